@@ -1,0 +1,36 @@
+# make install | test | run | dist | bench. Needs python3 (3.11 or later), pip and make; all else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: install test run dist bench clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL) --editable .
+	touch $@
+
+# The tools of the tests, beside what a user installs.
+.venv/dev: .venv/installed
+	$(INSTALL) build hatchling hypothesis pyrefly pytest pytest-xdist ruff
+	touch $@
+
+test: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyrefly check
+	$(BIN)/pytest
+
+run: install
+	$(BIN)/bplambda verify
+
+dist: .venv/dev
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+bench: install
+	$(BIN)/python benchmarks/gradient.py
+
+clean:
+	rm -rf .venv dist

@@ -1,0 +1,36 @@
+"""Losses of one example: `loss(prediction, target) -> scalar`."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+
+def squared_error(prediction: Float[Array, "..."], target: Float[Array, "..."]) -> Float[Array, ""]:
+    """Σᵢ (ŷᵢ − yᵢ)², the squared distance."""
+    _same_shape(prediction, target)
+    return jnp.sum((prediction - target) ** 2)
+
+
+def softmax_cross_entropy(
+    prediction: Float[Array, " classes"], target: Int[Array, ""] | Float[Array, " classes"]
+) -> Float[Array, ""]:
+    """−Σᵢ yᵢ log softmax(ŷ)ᵢ in nats; `target` is the index of a class or a distribution over the classes."""
+    if jnp.ndim(target) == 0:
+        return optax.softmax_cross_entropy_with_integer_labels(prediction, jnp.asarray(target, int))
+    _same_shape(prediction, target)
+    return -jnp.sum(target * jax.nn.log_softmax(prediction))
+
+
+def sigmoid_cross_entropy(prediction: Float[Array, "..."], target: Float[Array, "..."]) -> Float[Array, ""]:
+    """Binary cross-entropy of the logits ŷ against bits y, in nats, averaged over the outputs."""
+    _same_shape(prediction, target)
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(prediction, target))
+
+
+def _same_shape(prediction, target) -> None:
+    """Broadcasting would hide a target of the wrong shape."""
+    if jnp.shape(prediction) != jnp.shape(target):
+        raise ValueError(
+            f"the target is of shape {jnp.shape(target)}, but must be as the prediction, {prediction.shape}."
+        )

@@ -1,0 +1,202 @@
+"""The one contract: a learning rule turns a window of time-steps into gradients.
+
+    carry = rule.init(network, synthesiser, batch_size)
+    gradients, carry, info = rule.window(network, synthesiser, carry, window)
+
+Sequence training, streaming, checkpoints and the gradient check all follow from these two pure functions.
+"""
+
+import abc
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from ..checks import evaluate, real, require, require_finite, require_int, require_real, require_unit, shape_of
+from ..network import Network
+from ..unroll import Unrolled, over_time_and_batch, parameters, unroll
+
+
+class Window(NamedTuple):
+    """K consecutive time-steps of a batch of B examples: time first, then batch.
+
+    - `xs`, `ys`: inputs and targets, pytrees of arrays `[K, B, ...]`. Targets are not looked at where the weight is 0.
+    - `weights`: of the losses, `[K]` or `[K, B]`; 0 where a step has no loss. All 1 if left out.
+    - `last`: whether the sequence ends with this window.
+    """
+
+    xs: PyTree[Array]
+    ys: PyTree[Array]
+    weights: Float[Array, " K"] | Float[Array, "K B"] | None = None
+    last: bool | Bool[Array, ""] = False
+
+
+class Carry(NamedTuple):
+    """All that crosses a window's edge.
+
+    `memory` is what the rule remembers besides the state. `None` stands for the memory at a sequence's start;
+    every rule takes it, so that a sequence in one window never forms a trace.
+    """
+
+    state: PyTree[Array]
+    memory: PyTree[Array] | None
+
+
+class Gradients(NamedTuple):
+    """Descent directions, averaged over the batch: what an Optax optimiser takes."""
+
+    network: Any
+    synthesiser: Any
+
+
+class Info(NamedTuple):
+    """What happened in a window, at the states s_t after each of its steps.
+
+    - `loss`: the weighted losses, summed over time and averaged over the batch.
+    - `predictions`: the readout at each step, `[K, B, ...]`.
+    - `states`: the flat states, `[K, B, S]`.
+    - `synthetic`: the synthetic gradients g(s_t; θ), before `scale`; 0 at a sequence's end. `[K, B, S]`.
+    """
+
+    loss: Float[Array, ""]
+    predictions: PyTree[Array]
+    states: Float[Array, "K B S"]
+    synthetic: Float[Array, "K B S"]
+
+
+class Rule(eqx.Module):
+    """A learning rule. Its hyper-parameters are array leaves, so that `vmap` and `jit` see through them."""
+
+    needs_synthesiser: ClassVar[bool] = True
+    any_window: ClassVar[bool] = False
+
+    @property
+    def window_size(self) -> int | None:
+        """The rule's natural window; `None` is the whole sequence."""
+        return None
+
+    def init(self, network: Network, synthesiser: Any, batch_size: int) -> Carry:
+        """The carry at the start of a sequence: a zero state and an empty memory.
+
+        **Arguments:** the `network`, its `synthesiser` (`None` where the rule needs none), the `batch_size` B.
+        """
+        require_int("batch_size", batch_size, minimum=1)
+        self._check(network, synthesiser)
+        return Carry(network.zero_state(batch_size), self._memory(network, synthesiser, batch_size))
+
+    @abc.abstractmethod
+    def window(self, network: Network, synthesiser: Any, carry: Carry, window: Window) -> tuple[Gradients, Carry, Info]:
+        """The gradients of one window, the carry to the next, and what happened.
+
+        **Arguments:** `network` and `synthesiser`, held fixed within the window; `carry`, from `init` or from the
+        window before; the `window`.
+        """
+
+    def advance(self, synthesiser: Any, gradient: Any) -> Any:
+        """The synthesiser in the next window of the same sequence: held, unless the rule has its own step size."""
+        return synthesiser
+
+    def _memory(self, network: Network, synthesiser: Any, batch_size: int) -> PyTree[Array] | None:
+        return None
+
+    def _check(self, network: Network, synthesiser: Any) -> None:
+        require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
+        name = type(self).__name__
+        if self.needs_synthesiser:
+            allowed = f"a synthesiser, such as LinearSynthesiser(network.state_size): {name} learns from one"
+            require(synthesiser is not None, "synthesiser", synthesiser, allowed)
+        if synthesiser is not None:
+            check_synthesiser(network, synthesiser)
+
+    def _run(self, network: Network, synthesiser: Any, carry: Carry, window: Window) -> Unrolled:
+        """Checks the arguments and runs the window forward."""
+        self._check(network, synthesiser)
+        require(isinstance(window, Window), "window", type(window).__name__, "a bplambda.Window")
+        require(isinstance(carry, Carry), "carry", type(carry).__name__, "what init or the last window returned")
+        unrolled = unroll(network, carry.state, window.xs, window.ys, window.weights)
+        steps, limit = len(unrolled.loss_gradients), self.window_size
+        if limit is not None and not self.any_window:
+            name = type(self).__name__
+            require(
+                steps <= limit,
+                "window",
+                f"one of {steps} steps",
+                f"at most {limit} steps long for this {name}",
+            )
+        return unrolled
+
+
+class LambdaRule(Rule):
+    """A rule with the paper's three hyper-parameters.
+
+    - `lam`: λ, the trace decay: 0 bootstraps alone (biased), 1 regresses on the true future gradient.
+    - `gamma`: γ, the discount of future gradients.
+    - `scale`: of the synthetic gradient that the network receives; it does not touch the synthesiser's targets.
+    """
+
+    lam: Float[Array, ""] = eqx.field(converter=real, default=1.0)
+    gamma: Float[Array, ""] = eqx.field(converter=real, default=0.9)
+    scale: Float[Array, ""] = eqx.field(converter=real, default=1.0)
+
+    def __check_init__(self):
+        require_unit("lam", self.lam)
+        require_unit("gamma", self.gamma)
+        require_finite("scale", self.scale)
+
+    def _numbers(self, dtype) -> tuple[Array, Array, Array]:
+        return self.lam.astype(dtype), self.gamma.astype(dtype), self.scale.astype(dtype)
+
+
+class SteppingRule(LambdaRule):
+    """A λ-rule that moves its synthesiser within the sequence, by a step size of its own.
+
+    - `alpha`: α, the synthesiser's step size.
+    """
+
+    alpha: Float[Array, ""] = eqx.field(converter=real, default=1e-3)
+
+    def __check_init__(self):
+        require_real("alpha", self.alpha, "finite and greater than 0", lambda a: (a > 0) & (a < float("inf")))
+
+
+def check_synthesiser(network: Network, synthesiser: Any) -> None:
+    """A synthesiser must map a state to a vector of the same size."""
+    s = jax.ShapeDtypeStruct((network.state_size,), network.dtype)
+    require(callable(synthesiser), "synthesiser", type(synthesiser).__name__, "callable, such as a LinearSynthesiser")
+    wanted = f"it must take this network's state, {shape_of(s)}, and give a vector of the same shape and dtype"
+    g = evaluate("synthesiser", wanted, synthesiser, s)
+    if not (isinstance(g, jax.ShapeDtypeStruct) and (g.shape, g.dtype) == (s.shape, s.dtype)):
+        raise ValueError(f"synthesiser gives {shape_of(g)}, but {wanted}.")
+
+
+def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
+    """`tree`, or zeros where the sequence has ended."""
+    if isinstance(last, bool):
+        return jax.tree.map(jnp.zeros_like, tree) if last else tree
+    return jax.tree.map(lambda x: jnp.where(last, jnp.zeros_like(x), x), tree)
+
+
+def predict(synthesiser: Any, unrolled: Unrolled, last: bool | Bool[Array, ""]):
+    """The synthetic gradients in a window.
+
+    **Returns:** g at the states s_0 … s_{K-1}; g at s_1 … s_K, with g_K = 0 if the sequence ends there; and the
+    pull-back q ↦ Σ_t q_tᵀ ∇g(s_t; θ) of the first, for q_0 … q_{K-1}.
+    """
+    theta, rebuild = parameters(synthesiser)
+    g, pull = jax.vjp(lambda p: over_time_and_batch(rebuild(p))(unrolled.states[:-1]), theta)
+    g_end = ended(last, jax.vmap(synthesiser)(unrolled.states[-1]))
+    return g, jnp.concatenate([g[1:], g_end[None]]), lambda q: pull(q)[0]
+
+
+def finish(
+    unrolled: Unrolled,
+    last: bool | Bool[Array, ""],
+    synthetic: Float[Array, "K B S"],
+    memory: PyTree[Array] | None = None,
+) -> tuple[Carry, Info]:
+    """The carry to the next window, fresh if the sequence has ended, and the info of this one."""
+    state = unrolled.network.unflatten(unrolled.states[-1])
+    info = Info(unrolled.loss, unrolled.predictions, unrolled.states[1:], synthetic)
+    return Carry(ended(last, state), memory), info

@@ -1,0 +1,62 @@
+"""Accumulate BP(λ): the paper's algorithm, exact for every window size."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from ..network import Network
+from ..targets import lambda_weighted
+from ..traces import accumulate, eligible, zero_trace
+from ._base import Carry, Gradients, LambdaRule, Window, ended, finish, predict
+
+
+class BPLambda(LambdaRule):
+    """Accumulate BP(λ) (paper, section 3.4 and Algorithm 1).
+
+    With the TD error and the trace (Eqs. 15 and 16)
+
+        δ_t = [ℓ_{t+1} + γ g(s_{t+1}; θ)]ᵀ J_{t+1} − g(s_t; θ),      e_t = γλ J_t e_{t−1} + ∇g(s_t; θ)
+
+    the synthesiser's gradient is −Σ_t δ_tᵀ e_t, and the network's is Σ_t [ℓ_t + scale · g(s_t; θ)]ᵀ ∂s_t/∂Ψ.
+
+    One implementation serves every window of K steps. With q_t = δ_t + γλ Jᵀ_{t+1} q_{t+1}, zero at the window's end,
+    the sum of Algorithm 1's updates within the window is exactly
+
+        Σ_t q_tᵀ ∇g(s_t; θ) + q_0ᵀ e,
+
+    where e is the trace that enters. K = 1 is Algorithm 1 itself: no step back in time, constant memory, O(S⁴) per
+    step for a linear synthesiser. A whole sequence in one window never forms a trace: O(S²) per step. In between:
+    O(S³ + S⁴/K) per step and memory constant in time.
+
+    **Arguments:**
+
+    - `lam`: λ, the trace decay: 0 bootstraps alone (biased), 1 regresses on the true future gradient.
+    - `gamma`: γ, the discount of future gradients.
+    - `scale`: of the synthetic gradient that the network receives; it does not touch the synthesiser's targets.
+    """
+
+    any_window: ClassVar[bool] = True
+
+    def _memory(self, network: Network, synthesiser: Any, batch_size: int):
+        return zero_trace(synthesiser, batch_size, network.state_size)
+
+    def window(self, network: Network, synthesiser: Any, carry: Carry, window: Window):
+        unrolled = self._run(network, synthesiser, carry, window)
+        g, ahead, pull_theta = predict(synthesiser, unrolled, window.last)
+        lam, gamma, scale = self._numbers(g.dtype)
+
+        q = lambda_weighted(unrolled, ahead, lam, gamma) - g
+        learned, trace = pull_theta(q), carry.memory
+        if trace is not None:
+            learned = jax.tree.map(jnp.add, learned, eligible(q[0], trace))
+        gradients = Gradients(
+            unrolled.gradient(unrolled.loss_gradients + scale * ahead),
+            jax.tree.map(lambda d: -d / g.shape[1], learned),
+        )
+        if window.last is True:  # the trace ends here: do not form it
+            trace = ended(True, trace)
+        else:
+            transport = unrolled.transport(gamma * lam)
+            trace = ended(window.last, accumulate(trace, synthesiser, unrolled.states[:-1], transport))
+        return gradients, *finish(unrolled, window.last, ahead, trace)

@@ -1,0 +1,94 @@
+"""Whole sequences: cut into windows, gradients added up, as the paper trains."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, PyTree
+
+from .checks import require, require_int
+from .network import Network
+from .problem import checked
+from .rules._base import Carry, Gradients, Info, Rule, Window
+from .unroll import parameters
+
+
+def sequence_gradients(
+    network: Network,
+    synthesiser: Any,
+    rule: Rule,
+    xs: PyTree[Array],
+    ys: PyTree[Array],
+    weights: Array | None = None,
+    window: int | None = None,
+) -> tuple[Gradients, Info]:
+    """The gradients of a batch of whole sequences, from a zero state to the sequence's end.
+
+    The sequence is cut into windows, the remainder first, and the windows' gradients are added up. The synthesiser is
+    held meanwhile, except under a rule with its own step size `alpha`.
+
+    **Arguments:**
+
+    - `network`, `synthesiser` (`None` for rules that need none), `rule`.
+    - `xs`, `ys`: inputs and targets, `[T, B, ...]`: time first, then batch.
+    - `weights`: of the losses, `[T]` or `[T, B]`; 0 where a step has no loss. All 1 if left out.
+    - `window`: the size of the windows; the rule's own if left out. `BPLambda` takes any, with the same result.
+
+    **Returns:** the gradients, pytrees like the modules; and the info of the whole sequence.
+
+    !!! example
+
+        ```python
+        gradients, info = bp.sequence_gradients(network, synthesiser, bp.BPLambda(lam=1.0), xs, ys)
+        updates, opt_state = optimiser.update(gradients.network, opt_state)
+        ```
+    """
+    require(isinstance(rule, Rule), "rule", type(rule).__name__, "a learning rule, such as BPLambda()")
+    rule._check(network, synthesiser)
+    lead = [jnp.shape(x)[1] for x in jax.tree.leaves(xs) if jnp.ndim(x) >= 2]
+    state = jax.eval_shape(lambda: network.zero_state(lead[0] if lead else 1))
+    xs, ys, weights = checked(network, state, xs, ys, weights)
+    steps = len(weights)
+    size = min(steps, rule.window_size or steps)
+    if window is not None:
+        require_int("window", window, minimum=1)
+        window = min(window, steps)
+        allowed = f"{size} (or left out): {type(rule).__name__} has windows of its own"
+        require(window == size or rule.any_window, "window", window, allowed)
+        size = window
+    return _sequence_gradients(network, synthesiser, rule, xs, ys, weights, size)
+
+
+@eqx.filter_jit
+def _sequence_gradients(network, synthesiser, rule, xs, ys, weights, size: int) -> tuple[Gradients, Info]:
+    steps, batch = weights.shape
+    count, rest = divmod(steps, size)
+    if count == 1 and rest == 0:
+        carry = Carry(network.zero_state(batch), memory=None)
+        gradients, _, info = rule.window(network, synthesiser, carry, Window(xs, ys, weights, last=True))
+        return gradients, info
+
+    theta, rebuild = parameters(synthesiser)
+
+    def one_window(state, window):
+        theta, carry, total = state
+        gradients, carry, info = rule.window(network, rebuild(theta), carry, window)
+        theta = rule.advance(theta, gradients.synthesiser)
+        return (theta, carry, jax.tree.map(jnp.add, total, gradients)), info
+
+    nothing = jax.tree.map(jnp.zeros_like, eqx.filter(Gradients(network, synthesiser), eqx.is_inexact_array))
+    state = theta, rule.init(network, synthesiser, batch), nothing
+    data, head = (xs, ys, weights), None
+    if rest:
+        state, head = one_window(state, Window(*jax.tree.map(lambda a: a[:rest], data), last=False))
+    data = jax.tree.map(lambda a: a[rest:].reshape(count, size, *a.shape[1:]), data)
+    (_, _, gradients), info = lax.scan(one_window, state, Window(*data, last=jnp.arange(count) == count - 1))
+    loss, per_step = jnp.sum(info.loss), jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), info[1:])
+    if head is not None:
+        loss, per_step = (
+            loss + head.loss,
+            jax.tree.map(lambda a, b: jnp.concatenate([a, b]), head[1:], per_step),
+        )
+    return gradients, Info(loss, *per_step)

@@ -1,0 +1,47 @@
+"""Synthesisers: g(s; θ), the prediction of ∂L_{>t}/∂s_t from the state s_t."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .checks import require_int
+
+
+class LinearSynthesiser(eqx.Module):
+    """g(s; θ) = W s + b, the paper's synthesiser. Starts at zero, as the paper's does."""
+
+    weight: Float[Array, "S S"]
+    bias: Float[Array, " S"]
+
+    def __init__(self, size: int, dtype=None):
+        """**Arguments:** `size`: S, the size of the flat state (`network.state_size`); `dtype`: JAX's default."""
+        require_int("size", size, minimum=1)
+        self.weight = jnp.zeros((size, size), dtype or float)
+        self.bias = jnp.zeros((size,), dtype or float)
+
+    def __call__(self, state: Float[Array, " S"]) -> Float[Array, " S"]:
+        return self.weight @ state + self.bias
+
+
+class MLPSynthesiser(eqx.Module):
+    """g(s; θ) with `depth` hidden tanh layers of `width` units. Its last layer starts at zero, so g does."""
+
+    mlp: eqx.nn.MLP
+
+    def __init__(self, size: int, width: int, depth: int, dtype=None, *, key: PRNGKeyArray):
+        """**Arguments:**
+
+        - `size`: S, the size of the flat state (`network.state_size`).
+        - `width`, `depth`: the size and the number of the hidden layers.
+        - `dtype`: of the weights; JAX's default float if left out.
+        - `key`: a PRNG key for the hidden layers.
+        """
+        for name, value in {"size": size, "width": width, "depth": depth}.items():
+            require_int(name, value, minimum=1)
+        mlp = eqx.nn.MLP(size, size, width, depth, activation=jnp.tanh, dtype=dtype, key=key)
+        last = mlp.layers[-1]
+        zero = (jnp.zeros_like(last.weight), jnp.zeros((size,), last.weight.dtype))
+        self.mlp = eqx.tree_at(lambda m: (m.layers[-1].weight, m.layers[-1].bias), mlp, zero)
+
+    def __call__(self, state: Float[Array, " S"]) -> Float[Array, " S"]:
+        return self.mlp(state)

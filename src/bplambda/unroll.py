@@ -1,0 +1,192 @@
+"""One window, run forward once, with all that its backward passes need.
+
+Only two things wait for the step before or after them: the states, and cotangents on their way back. Everything else
+(inputs' products, losses, parameter gradients) is done for all time-steps and examples at once, in large products.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PyTree
+
+from .cells import factors
+from .network import Network
+from .problem import checked
+
+
+def over_time_and_batch(function: Callable) -> Callable:
+    """Maps a function of one example over `[K, B]`, as one axis of K·B: one large product, not K small ones."""
+
+    def mapped(*args):
+        lead = jax.tree.leaves(args)[0].shape[:2]
+        args = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), args)
+        return jax.tree.map(lambda y: y.reshape(*lead, *y.shape[1:]), jax.vmap(function)(*args))
+
+    return mapped
+
+
+def parameters(module: Any) -> tuple[Any, Callable]:
+    """A module's parameters, and the way back from them to the module."""
+    dynamic, static = eqx.partition(module, eqx.is_inexact_array)
+    return dynamic, lambda p: eqx.combine(p, static)
+
+
+class Pullbacks(eqx.Module):
+    """The local derivatives of each step of a window, as AD left them.
+
+    `jax.vjp` returns a pytree: its leaves are saved by the forward scan, except those that are the same at every step
+    (the weights), which would be stacked K times.
+    """
+
+    varying: list[Array]
+    constant: list[Array]
+    is_varying: tuple[bool, ...] = eqx.field(static=True)
+    structure: Any = eqx.field(static=True)
+
+    def at(self, varying: list[Array]) -> tuple[Callable, Callable]:
+        """The pull-backs (of the products, of the combination) at one step, from its slice of `varying`."""
+        rest, same = iter(varying), iter(self.constant)
+        return jax.tree.unflatten(self.structure, [next(rest) if v else next(same) for v in self.is_varying])
+
+
+class Unrolled(eqx.Module):
+    """A window that has been run forward. In time order, s_0 is the state that enters and s_K the one that leaves."""
+
+    network: Network
+    xs: PyTree[Array]
+    state: PyTree[Array]
+    states: Float[Array, "K+1 B S"]
+    loss: Float[Array, ""]
+    predictions: PyTree[Array]
+    loss_gradients: Float[Array, "K B S"]
+    readout_gradient: Any
+    pullbacks: Pullbacks
+
+    def _back_one_step(self, varying, r: PyTree[Array]) -> PyTree[Array]:
+        """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""
+        products, combine = self.pullbacks.at(varying)
+        _, dp, direct = combine(r)
+        (through,) = products(dp)
+        return jax.tree.map(jnp.add, direct, through)
+
+    def back(self, cotangents: Float[Array, "K B S"], decay) -> Float[Array, "K B S"]:
+        """u_t = Jᵀ_{t+1} (c_{t+1} + decay · u_{t+1}) for the states s_0 … s_{K-1}, with u_K = 0.
+
+        The only pass back in time that there is: decay = 1 is backpropagation, γ a discount, γλ the λ-weighting.
+        """
+
+        def step(u, at):
+            c, varying = at
+            r = jax.tree.map(lambda c, u: c + decay * u, c, u)
+            u = self._back_one_step(varying, r)
+            return u, u
+
+        c = self.network.unflatten(cotangents)
+        start = jax.tree.map(lambda c: jnp.zeros_like(c[0]), c)
+        _, u = lax.scan(step, start, (c, self.pullbacks.varying), reverse=True)
+        return self.network.flatten(u)
+
+    def transport(self, decay) -> Float[Array, "K B S S"]:
+        """P_t = decay^{K−t} ∂s_K/∂s_t for the states s_0 … s_{K-1}, row by row."""
+
+        def row(start):
+            def step(u, varying):
+                u = self._back_one_step(varying, jax.tree.map(lambda u: decay * u, u))
+                return u, u
+
+            _, u = lax.scan(step, start, self.pullbacks.varying, length=steps, reverse=True)
+            return self.network.flatten(u)
+
+        steps, batch, size = self.loss_gradients.shape
+        identity = jnp.broadcast_to(jnp.eye(size, dtype=self.states.dtype)[:, None], (size, batch, size))
+        return jax.vmap(row, out_axes=2)(self.network.unflatten(identity))
+
+    def gradient(self, cotangents: Float[Array, "K B S"]) -> Network:
+        """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
+
+        def local(varying, c):
+            _, combine = self.pullbacks.at(varying)
+            di, dp, _ = combine(c)
+            return di, dp
+
+        di, dp = jax.vmap(local)(self.pullbacks.varying, self.network.unflatten(cotangents))
+        parts = factors(self.network.cell)
+        before = self.network.unflatten(self.states[:-1])
+        cell, rebuild = parameters(self.network.cell)
+        _, pull_inputs = jax.vjp(lambda p: over_time_and_batch(partial(parts.inputs, rebuild(p)))(self.xs), cell)
+        _, pull_products = jax.vjp(
+            lambda p: over_time_and_batch(partial(parts.products, rebuild(p)))(self.xs, before), cell
+        )
+        batch = self.states.shape[1]
+        both = jax.tree.map(lambda a, b: (a + b) / batch, *pull_inputs(di), *pull_products(dp))
+        empty = eqx.filter(self.network, eqx.is_inexact_array)
+        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (both, self.readout_gradient))
+
+
+def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
+    """Runs a window forward from `state`."""
+    xs, ys, weights = checked(network, state, xs, ys, weights)
+    states, pullbacks = _forward(network, state, xs)
+    flat = network.flatten(jax.tree.map(lambda s0, s: jnp.concatenate([s0[None], s]), state, states))
+
+    # A target without a loss may be anything, even not a number: it must not reach the gradient as 0 · nan.
+    def seen(y):
+        return jnp.where((weights != 0).reshape(weights.shape + (1,) * (y.ndim - 2)), y, jnp.zeros_like(y))
+
+    def losses(p, s):
+        @over_time_and_batch
+        def one(s, y):
+            prediction = rebuild(p)(network.output(network.unflatten(s)))
+            return network.loss(prediction, y), prediction
+
+        return one(s, jax.tree.map(seen, ys))
+
+    readout, rebuild = parameters(network.readout)
+    loss, pull, predictions = jax.vjp(losses, readout, flat[1:], has_aux=True)
+    readout_gradient, loss_gradients = pull(weights.astype(loss.dtype))
+    batch = weights.shape[1]
+    return Unrolled(
+        network,
+        xs,
+        state,
+        flat,
+        jnp.sum(loss * weights) / batch,
+        predictions,
+        loss_gradients,
+        jax.tree.map(lambda g: g / batch, readout_gradient),
+        pullbacks,
+    )
+
+
+def _forward(network: Network, state, xs) -> tuple[PyTree[Array], Pullbacks]:
+    """The states s_1 … s_K and the pull-backs of each step."""
+    parts = factors(network.cell)
+
+    def linearised(at, state):
+        x, i = at
+        p, pull_products = jax.vjp(lambda s: jax.vmap(partial(parts.products, network.cell))(x, s), state)
+        state, pull_combine = jax.vjp(jax.vmap(parts.combine), i, p, state)
+        return state, (pull_products, pull_combine)
+
+    inputs = over_time_and_batch(partial(parts.inputs, network.cell))(xs)
+    first = jax.tree.map(lambda x: x[0], (xs, inputs))
+    leaves, structure = jax.tree.flatten(linearised(first, state)[1])
+
+    # What comes from an example has a batch axis. A shape that a larger batch leaves as it is belongs to the weights.
+    larger = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0] + 1, *x.shape[1:]), x.dtype), (first, state))
+    grown = jax.tree.leaves(jax.eval_shape(linearised, *larger)[1])
+    is_varying = tuple(a.shape != b.shape for a, b in zip(leaves, grown, strict=True))
+
+    def step(state, at):
+        state, pullbacks = linearised(at, state)
+        saved = [leaf for leaf, varies in zip(jax.tree.leaves(pullbacks), is_varying, strict=True) if varies]
+        return state, (state, saved)
+
+    _, (states, varying) = lax.scan(step, state, (xs, inputs))
+    constant = [leaf for leaf, varies in zip(leaves, is_varying, strict=True) if not varies]
+    return states, Pullbacks(varying, constant, is_varying, structure)

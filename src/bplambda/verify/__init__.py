@@ -1,0 +1,1 @@
+"""The paper's identities, checked on fresh random problems: `bplambda verify`."""

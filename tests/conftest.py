@@ -1,0 +1,29 @@
+"""All tests: float64, strict promotion, one XLA thread for each of the test processes, a persistent compile cache."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+from bplambda.cache import use_compilation_cache
+
+use_compilation_cache()
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# A new size means a new compilation: time says nothing about the code, and examples are few but wide.
+settings.register_profile(
+    "bplambda", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("bplambda")
+
+
+@pytest.fixture
+def getkey():
+    """Fresh PRNG keys, the same in every run."""
+    keys = iter(jax.random.split(jax.random.key(5678), 64))
+    return lambda: next(keys)

@@ -1,0 +1,35 @@
+"""Every line of Python in the README runs, and does what the README says."""
+
+import re
+from pathlib import Path
+
+import jax
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+def test_every_line_runs(capsys):
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    try:
+        with jax.enable_x64(False):
+            names: dict = {}
+            for block in blocks():
+                exec(block, names)
+    finally:
+        jax.config.update("jax_numpy_dtype_promotion", "strict")
+        jax.config.update("jax_numpy_rank_promotion", "raise")
+    printed = capsys.readouterr().out
+    errors = {name: float(e) for name, e in re.findall(r"(.+): squared error ([\d.]+)", printed)}
+    assert errors["BP(1)"] < 0.01, printed
+    assert errors["no BPTT"] > 0.03, printed
+    assert "BPLambda(lam=1, gamma=0.9, scale=1) against full BPTT" in printed
+
+
+def test_the_example_is_twenty_lines():
+    code = [line for line in blocks()[0].splitlines() if line.strip()]
+    assert len(code) <= 25

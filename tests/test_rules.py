@@ -1,0 +1,233 @@
+"""The contract: carries, windows, what info holds, vmap and jit, memory."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bplambda as bp
+from bplambda import cells
+from bplambda.verify.identities import all_rules, distance
+from bplambda.verify.problems import CELLS, problem
+
+LSTM = problem(1, "lstm")
+
+
+def rule_name(rule):
+    return type(rule).__name__ + str(getattr(rule, "n", ""))
+
+
+@pytest.mark.parametrize("rule", all_rules(1), ids=rule_name)
+def test_info_and_gradients_have_the_shapes_they_promise(rule):
+    p = LSTM
+    gradients, info = p.gradients(rule)
+    steps, batch, size = 7, 2, p.network.state_size
+    assert size == 6
+    assert info.loss.shape == ()
+    assert info.predictions.shape == (steps, batch, 2)
+    assert info.states.shape == info.synthetic.shape == (steps, batch, size)
+    assert not np.any(info.synthetic[-1]), "no synthetic gradient at the end"
+    for found, module in ((gradients.network, p.network), (gradients.synthesiser, p.synthesiser)):
+        assert jax.tree.structure(found) == jax.tree.structure(module)
+        assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, module)
+
+
+@pytest.mark.parametrize("rule", all_rules(1), ids=rule_name)
+def test_loss_and_predictions_are_those_of_the_network(rule):
+    p = LSTM
+    _, info = p.gradients(rule)
+    states, loss = p.network.zero_state(2), 0.0
+    for t in range(7):
+        states = jax.vmap(p.network.cell)(p.xs[t], states)
+        predictions = jax.vmap(p.network.readout)(states[0])
+        np.testing.assert_allclose(info.predictions[t], predictions, atol=1e-12)
+        np.testing.assert_allclose(info.states[t], jnp.concatenate(states, axis=-1), atol=1e-12)
+        loss += float(jnp.mean(p.weights[t] * jax.vmap(p.network.loss)(predictions, p.ys[t])))
+    np.testing.assert_allclose(info.loss, loss, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_known_cell_is_what_an_unknown_one_would_be(name, monkeypatch):
+    """Cells that are taken apart for speed, against the same cells as they are."""
+    p = problem(4, name)
+    fast = [eqx.filter_jit(lambda rule: p.gradients(rule))(rule) for rule in all_rules(4)]
+    monkeypatch.setattr("bplambda.unroll.factors", lambda cell: cells.WHOLE)
+    jax.clear_caches()
+    slow = [eqx.filter_jit(lambda rule: p.gradients(rule))(rule) for rule in all_rules(4)]
+    assert distance(fast, slow) < 1e-12
+
+
+@pytest.mark.parametrize("make", [eqx.nn.LSTMCell, eqx.nn.GRUCell])
+def test_cells_without_bias(make, getkey):
+    network = bp.Network(make(2, 3, use_bias=False, key=getkey()), eqx.nn.Linear(3, 2, key=getkey()), LSTM.network.loss)
+    found, _ = bp.sequence_gradients(network, None, bp.BPTT(), LSTM.xs, LSTM.ys)
+
+    def loss(network):
+        def step(state, at):
+            state = jax.vmap(network.cell)(at[0], state)
+            return state, jnp.mean(jax.vmap(network.loss)(jax.vmap(network.readout)(network.output(state)), at[1]))
+
+        return jnp.sum(jax.lax.scan(step, network.zero_state(2), (LSTM.xs, LSTM.ys))[1])
+
+    assert distance(found.network, jax.grad(loss)(network)) < 1e-12
+
+
+class Oscillator(eqx.Module):
+    """A cell of a kind the library has never seen: a nested state, of several shapes, and a mask of integers."""
+
+    w: jax.Array
+    mask: jax.Array
+
+    def __call__(self, x, state):
+        position = state["p"] + 0.1 * state["v"]["inner"]
+        force = jnp.tanh(self.w @ position.reshape(-1) + x)
+        velocity = state["v"]["inner"] * self.mask.astype(x.dtype) + force.reshape(2, 2)
+        return {"p": position, "v": {"inner": velocity}}
+
+
+@pytest.mark.parametrize("rule", all_rules(1), ids=rule_name)
+def test_any_cell_with_any_pytree_as_its_state(rule, getkey):
+    state = {"p": jnp.zeros((2, 2)), "v": {"inner": jnp.zeros((2, 2))}}
+    cell = Oscillator(jax.random.normal(getkey(), (4, 4)), jnp.array([[1, 0], [1, 1]]))
+    readout = eqx.nn.Linear(4, 2, key=getkey())
+    network = bp.Network(cell, readout, bp.losses.squared_error, lambda s: s["v"]["inner"].reshape(-1), state=state)
+    assert network.state_size == 8
+    synthesiser = jax.tree.map(lambda a: jax.random.normal(getkey(), a.shape), bp.LinearSynthesiser(8))
+    xs, ys = jax.random.normal(getkey(), (6, 3, 4)), jax.random.normal(getkey(), (6, 3, 2))
+    gradients, _ = bp.sequence_gradients(network, synthesiser, rule, xs, ys)
+    assert gradients.network.cell.mask is None
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients.network))
+    if rule.any_window:
+        one_by_one, _ = bp.sequence_gradients(network, synthesiser, rule, xs, ys, window=1)
+        assert distance(gradients, one_by_one) < 1e-12
+
+
+@pytest.mark.parametrize("rule", all_rules(1), ids=rule_name)
+def test_a_sequence_starts_afresh_after_the_last(rule):
+    p = LSTM
+    size = rule.window_size or 7
+    size = 1 if size < 7 else 7
+
+    def sequence(carry):
+        total = None
+        for start in range(0, 7, size):
+            data = (a[start : start + size] for a in (p.xs, p.ys, p.weights))
+            window = bp.Window(*data, last=start + size == 7)
+            gradients, carry, _ = rule.window(p.network, p.synthesiser, carry, window)
+            total = gradients if total is None else jax.tree.map(jnp.add, total, gradients)
+        return total, carry
+
+    first, carry = sequence(rule.init(p.network, p.synthesiser, 2))
+    assert distance(carry, rule.init(p.network, p.synthesiser, 2)) == 0
+    second, _ = sequence(carry)
+    assert distance(first, second) == 0
+
+
+def test_hyperparameters_may_be_traced_and_mapped():
+    p, lams = LSTM, jnp.array([0.0, 0.5, 1.0])
+    mapped = jax.vmap(lambda lam: p.gradients(bp.BPLambda(lam, 0.9, 0.1), window=2)[0])(lams)
+    for i, lam in enumerate(lams):
+        alone, _ = p.gradients(bp.BPLambda(lam, 0.9, 0.1), window=2)
+        assert distance(jax.tree.map(lambda a, i=i: a[i], mapped), alone) < 1e-12
+
+
+def test_another_lambda_does_not_compile_again():
+    traces = []
+
+    @eqx.filter_jit
+    def gradients(rule):
+        traces.append(rule)
+        return LSTM.gradients(rule)
+
+    for lam in (0.1, 0.2, 0.3):
+        gradients(bp.BPLambda(lam, 0.9, 1.0))
+    assert len(traces) == 1
+
+
+def test_networks_may_be_mapped(getkey):
+    """Seeds under one vmap: the same as one after the other."""
+    p = problem(1, "gru")
+
+    def make(key):
+        readout = eqx.nn.Linear(3, 2, key=key)
+        return bp.Network(eqx.nn.GRUCell(2, 3, key=key), readout, bp.losses.squared_error)
+
+    def gradients(network):
+        return p._replace(network=network).gradients(bp.BPLambda(1.0, 0.9, 1.0), window=3)[0]
+
+    keys = jax.random.split(getkey(), 3)
+    mapped = jax.vmap(gradients)(jax.vmap(make)(keys))
+    for i in range(3):
+        assert distance(jax.tree.map(lambda a, i=i: a[i], mapped), gradients(make(keys[i]))) < 1e-12
+
+
+def test_targets_without_a_loss_are_not_looked_at():
+    p = LSTM
+    hidden = p._replace(ys=jnp.where(p.weights[..., None] == 0, jnp.nan, p.ys))
+    assert np.any(np.isnan(hidden.ys))
+    for rule in (bp.BPTT(), bp.BPLambda(0.5, 0.9, 1.0)):
+        assert distance(p.gradients(rule), hidden.gradients(rule)) == 0
+
+
+def test_weights_of_time_alone():
+    p, weights = LSTM, jnp.array([0, 1, 0, 2, 0.5, 0, 1])
+    rule = bp.BPLambda(0.5, 0.9, 1.0)
+    a = p._replace(weights=weights).gradients(rule)
+    b = p._replace(weights=jnp.broadcast_to(weights[:, None], (7, 2))).gradients(rule)
+    assert distance(a, b) == 0
+
+
+def test_scale_reaches_the_network_and_nothing_else():
+    p = LSTM
+    full, half = (p.gradients(bp.BPLambda(0.5, 0.9, scale))[0] for scale in (1.0, 0.5))
+    assert distance(full.synthesiser, half.synthesiser) == 0
+    assert distance(full.network.cell, half.network.cell) > 1e-3
+    none, _ = p.gradients(bp.BPLambda(0.5, 0.9, 0.0))
+    assert distance(none.network, p.gradients(bp.NoBPTT())[0].network) < 1e-12
+
+
+def temporary_bytes(lowered) -> int:
+    """The peak of the temporary memory of a program, as XLA plans it."""
+    analysis = lowered.compile().memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
+
+
+def test_one_step_at_a_time_needs_memory_that_does_not_grow():
+    rule = bp.BPLambda(0.9, 0.9, 1.0)
+    network = jax.tree.map(lambda a: a.astype("float32"), problem(1, "gru").network)
+    synthesiser = bp.LinearSynthesiser(3, "float32")
+
+    @jax.jit
+    def stream(xs, ys):
+        def step(carry, at):
+            x, y = at
+            gradients, carry, info = rule.window(network, synthesiser, carry, bp.Window(x[None], y[None]))
+            return carry, (info.loss, jnp.sum(gradients.network.cell.bias))
+
+        return jax.lax.scan(step, rule.init(network, synthesiser, 1), (xs, ys))
+
+    def temporary(steps):
+        xs, ys = (jax.ShapeDtypeStruct((steps, 1, 2), "float32") for _ in range(2))
+        return temporary_bytes(stream.lower(xs, ys))
+
+    assert temporary(1_000) == temporary(100_000) > 0
+
+
+def test_a_whole_sequence_never_forms_a_trace():
+    """LSTM of 100 units, batch 100: the trace alone would be 3.2 GB."""
+
+    def make():
+        cell = eqx.nn.LSTMCell(10, 100, key=jax.random.key(0))
+        network = bp.Network(cell, eqx.nn.Linear(100, 9, key=jax.random.key(0)), bp.losses.sigmoid_cross_entropy)
+        return network, bp.LinearSynthesiser(200)
+
+    network, synthesiser = jax.eval_shape(make)
+    data = (jax.ShapeDtypeStruct((28, 100, n), float) for n in (10, 9))
+
+    @jax.jit
+    def gradients(network, synthesiser, xs, ys):
+        return bp.sequence_gradients(network, synthesiser, bp.BPLambda(1.0, 0.9, 1.0), xs, ys)[0]
+
+    assert temporary_bytes(gradients.lower(network, synthesiser, *data)) < 200e6
