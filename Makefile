@@ -14,7 +14,7 @@ install: .venv/installed
 
 # The tools of the tests, beside what a user installs.
 .venv/dev: .venv/installed
-	$(INSTALL) build hatchling hypothesis pyrefly pytest pytest-xdist ruff
+	$(INSTALL) --editable ".[dev]"
 	touch $@
 
 test: .venv/dev

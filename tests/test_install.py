@@ -55,7 +55,7 @@ def test_verify_fails_when_an_identity_does(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize("folder", ["", "elsewhere"])
 def test_the_compilation_cache_can_be_moved_or_left_out(folder, tmp_path):
-    code = "import bplambda.cache, jax; print(bplambda.cache.use_compilation_cache(), jax.config.jax_compilation_cache_dir)"
+    code = "import bplambda.cache as c, jax; print(c.use_compilation_cache(), jax.config.jax_compilation_cache_dir)"
     env = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"} | {"BPLAMBDA_CACHE": folder}
     found = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
     assert found.stdout.split() == (["elsewhere", "elsewhere"] if folder else ["None", "None"])
