@@ -98,7 +98,7 @@ def test_any_cell_with_any_pytree_as_its_state(rule, getkey):
     gradients, _ = bp.sequence_gradients(network, synthesiser, rule, xs, ys)
     assert gradients.network.cell.mask is None
     assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients.network))
-    if rule.any_window:
+    if isinstance(rule, bp.BPLambda):
         one_by_one, _ = bp.sequence_gradients(network, synthesiser, rule, xs, ys, window=1)
         assert distance(gradients, one_by_one) < 1e-12
 
@@ -106,8 +106,7 @@ def test_any_cell_with_any_pytree_as_its_state(rule, getkey):
 @pytest.mark.parametrize("rule", all_rules(1), ids=rule_name)
 def test_a_sequence_starts_afresh_after_the_last(rule):
     p = LSTM
-    size = rule.window_size or 7
-    size = 1 if size < 7 else 7
+    size = rule.window_size(7)
 
     def sequence(carry):
         total = None
@@ -130,6 +129,17 @@ def test_hyperparameters_may_be_traced_and_mapped():
     for i, lam in enumerate(lams):
         alone, _ = p.gradients(bp.BPLambda(lam, 0.9, 0.1), window=2)
         assert distance(jax.tree.map(lambda a, i=i: a[i], mapped), alone) < 1e-12
+
+
+def test_truncation_may_be_mapped_and_cut_into_windows():
+    p = problem(1, "gru")
+    for make in (bp.TruncatedBPTT, lambda n: bp.NStepSG(n, 0.8, 0.5)):
+        mapped = jax.vmap(lambda n, make=make: p.gradients(make(n))[0])(jnp.arange(1, 9))
+        for n in range(1, 9):
+            alone = jax.tree.map(lambda a, n=n: a[n - 1], mapped)
+            assert distance(alone, p.gradients(make(n))[0]) < 1e-12
+            assert distance(alone, p.gradients(make(n), window=n)[0]) < 1e-12
+        assert distance(p.gradients(make(2))[0], p.gradients(make(2), window=4)[0]) < 1e-12
 
 
 def test_another_lambda_does_not_compile_again():

@@ -25,6 +25,18 @@ def real(value: Any) -> Array:
     return jnp.asarray(value, float)
 
 
+def whole(value: Any) -> Array:
+    """A count as an array leaf."""
+    return jnp.asarray(value)
+
+
+def require_count(name: str, value: Array) -> None:
+    """A whole number of at least 1; its value is not known while it is being traced."""
+    allowed = "a whole number of at least 1"
+    is_int = jnp.issubdtype(value.dtype, jnp.integer)
+    require_real(name, value, allowed, lambda v: is_int & (v >= 1))
+
+
 def require_real(name: str, value: Array, allowed: str, holds: Callable[[np.ndarray], Any]) -> None:
     """Checks the values of a hyper-parameter, unless it is being traced and has none yet."""
     if not isinstance(value, jax.core.Tracer):

@@ -51,13 +51,12 @@ def sequence_gradients(
     state = jax.eval_shape(lambda: network.zero_state(lead[0] if lead else 1))
     xs, ys, weights = checked(network, state, xs, ys, weights)
     steps = len(weights)
-    size = min(steps, rule.window_size or steps)
+    size = rule.window_size(steps)
     if window is not None:
         require_int("window", window, minimum=1)
-        window = min(window, steps)
-        allowed = f"{size} (or left out): {type(rule).__name__} has windows of its own"
-        require(window == size or rule.any_window, "window", window, allowed)
-        size = window
+        allowed = f"{size} (or left out): cut otherwise, {type(rule).__name__} would give another result"
+        size = min(window, steps)
+        require(rule.fits(size, steps), "window", window, allowed)
     return _sequence_gradients(network, synthesiser, rule, xs, ys, weights, size)
 
 

@@ -74,22 +74,30 @@ class Unrolled(eqx.Module):
         (through,) = products(dp)
         return jax.tree.map(jnp.add, direct, through)
 
-    def back(self, cotangents: Float[Array, "K B S"], decay) -> Float[Array, "K B S"]:
-        """u_t = Jᵀ_{t+1} (c_{t+1} + decay · u_{t+1}) for the states s_0 … s_{K-1}, with u_K = 0.
+    def back(
+        self, cotangents: Float[Array, "K B S"], decay: Float[Array, ""] | Float[Array, " K"]
+    ) -> Float[Array, "K B S"]:
+        """u_t = Jᵀ_{t+1} (c_{t+1} + d_{t+1} u_{t+1}) for the states s_0 … s_{K-1}, with u_K = 0.
 
-        The only pass back in time that there is: decay = 1 is backpropagation, γ a discount, γλ the λ-weighting.
+        The only pass back in time that there is: decay d = 1 is backpropagation, γ a discount, γλ the λ-weighting,
+        and 0 at a step truncates there.
         """
 
         def step(u, at):
-            c, varying = at
-            r = jax.tree.map(lambda c, u: c + decay * u, c, u)
+            c, d, varying = at
+            r = jax.tree.map(lambda c, u: c + d * u, c, u)
             u = self._back_one_step(varying, r)
             return u, u
 
-        c = self.network.unflatten(cotangents)
+        c, d = self.network.unflatten(cotangents), jnp.broadcast_to(decay, len(cotangents))
         start = jax.tree.map(lambda c: jnp.zeros_like(c[0]), c)
-        _, u = lax.scan(step, start, (c, self.pullbacks.varying), reverse=True)
+        _, u = lax.scan(step, start, (c, d, self.pullbacks.varying), reverse=True)
         return self.network.flatten(u)
+
+    def future(self, cotangents: Float[Array, "K B S"], decay: Float[Array, " K"]) -> Float[Array, "K B S"]:
+        """d_t u_t at the states s_1 … s_K, as in `back`: what reaches each of them from later steps."""
+        u = self.back(cotangents, decay)
+        return decay[:, None, None] * jnp.concatenate([u[1:], jnp.zeros_like(u[:1])])
 
     def transport(self, decay) -> Float[Array, "K B S S"]:
         """P_t = decay^{K−t} ∂s_K/∂s_t for the states s_0 … s_{K-1}, row by row."""

@@ -12,9 +12,20 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..checks import evaluate, real, require, require_finite, require_int, require_real, require_unit, shape_of
+from ..checks import (
+    evaluate,
+    real,
+    require,
+    require_count,
+    require_finite,
+    require_int,
+    require_real,
+    require_unit,
+    shape_of,
+    whole,
+)
 from ..network import Network
 from ..unroll import Unrolled, over_time_and_batch, parameters, unroll
 
@@ -70,12 +81,14 @@ class Rule(eqx.Module):
     """A learning rule. Its hyper-parameters are array leaves, so that `vmap` and `jit` see through them."""
 
     needs_synthesiser: ClassVar[bool] = True
-    any_window: ClassVar[bool] = False
 
-    @property
-    def window_size(self) -> int | None:
-        """The rule's natural window; `None` is the whole sequence."""
-        return None
+    def window_size(self, steps: int) -> int:
+        """The rule's natural window for a sequence of `steps`: all of it, unless the rule says otherwise."""
+        return steps
+
+    def fits(self, window: int, steps: int) -> bool:
+        """Whether a sequence may be cut into windows of this size without changing the result."""
+        return window == self.window_size(steps)
 
     def init(self, network: Network, synthesiser: Any, batch_size: int) -> Carry:
         """The carry at the start of a sequence: a zero state and an empty memory.
@@ -115,17 +128,7 @@ class Rule(eqx.Module):
         self._check(network, synthesiser)
         require(isinstance(window, Window), "window", type(window).__name__, "a bplambda.Window")
         require(isinstance(carry, Carry), "carry", type(carry).__name__, "what init or the last window returned")
-        unrolled = unroll(network, carry.state, window.xs, window.ys, window.weights)
-        steps, limit = len(unrolled.loss_gradients), self.window_size
-        if limit is not None and not self.any_window:
-            name = type(self).__name__
-            require(
-                steps <= limit,
-                "window",
-                f"one of {steps} steps",
-                f"at most {limit} steps long for this {name}",
-            )
-        return unrolled
+        return unroll(network, carry.state, window.xs, window.ys, window.weights)
 
 
 class LambdaRule(Rule):
@@ -149,6 +152,21 @@ class LambdaRule(Rule):
         return self.lam.astype(dtype), self.gamma.astype(dtype), self.scale.astype(dtype)
 
 
+class TruncatingRule(Rule):
+    """A rule that cuts its backward pass every `n` steps, counted from a window's end.
+
+    `n` is an array leaf: rules that differ in it alone share one compiled program, or one `vmap`.
+    """
+
+    n: Int[Array, ""] = eqx.field(converter=whole)
+
+    def __check_init__(self):
+        require_count("n", self.n)
+
+    def fits(self, window: int, steps: int) -> bool:
+        return window == steps or (not isinstance(self.n, jax.core.Tracer) and window % int(self.n) == 0)
+
+
 class SteppingRule(LambdaRule):
     """A λ-rule that moves its synthesiser within the sequence, by a step size of its own.
 
@@ -169,6 +187,11 @@ def check_synthesiser(network: Network, synthesiser: Any) -> None:
     g = evaluate("synthesiser", wanted, synthesiser, s)
     if not (isinstance(g, jax.ShapeDtypeStruct) and (g.shape, g.dtype) == (s.shape, s.dtype)):
         raise ValueError(f"synthesiser gives {shape_of(g)}, but {wanted}.")
+
+
+def edges(steps: int, n: int | Int[Array, ""]) -> Bool[Array, " K"]:
+    """Where a backward pass is cut every n steps: at s_K, s_{K−n}, s_{K−2n} … of the states s_1 … s_K."""
+    return jnp.arange(steps)[::-1] % n == 0
 
 
 def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:

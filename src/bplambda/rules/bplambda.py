@@ -1,6 +1,6 @@
 """Accumulate BP(λ): the paper's algorithm, exact for every window size."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,8 @@ class BPLambda(LambdaRule):
     - `scale`: of the synthetic gradient that the network receives; it does not touch the synthesiser's targets.
     """
 
-    any_window: ClassVar[bool] = True
+    def fits(self, window: int, steps: int) -> bool:
+        return True
 
     def _memory(self, network: Network, synthesiser: Any, batch_size: int):
         return zero_trace(synthesiser, batch_size, network.state_size)

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
-from ..checks import require_int
 from ..network import Network
-from ._base import Carry, Gradients, Rule, Window, finish
+from ._base import Carry, Gradients, Rule, TruncatingRule, Window, edges, finish
 
 
 class BPTT(Rule):
@@ -20,24 +20,20 @@ class BPTT(Rule):
     needs_synthesiser: ClassVar[bool] = False
 
     def window(self, network: Network, synthesiser: Any, carry: Carry, window: Window):
-        return _window(self, network, synthesiser, carry, window)
+        return _window(self, network, synthesiser, carry, window, n=None)
 
 
-class TruncatedBPTT(Rule):
-    """BPTT within windows of `n` steps: no gradient crosses a window's edge. n = 1 is the paper's "no BPTT"."""
+class TruncatedBPTT(TruncatingRule):
+    """BPTT within `n` steps: no gradient crosses an edge. n = 1 is the paper's "no BPTT".
 
-    n: int = eqx.field(static=True)
+    Edges are counted from a window's end, every n steps: a window of a whole sequence is cut as the paper cuts it
+    (appendix C), the remainder first.
+    """
+
     needs_synthesiser: ClassVar[bool] = False
 
-    def __check_init__(self):
-        require_int("n", self.n, minimum=1)
-
-    @property
-    def window_size(self) -> int:
-        return self.n
-
     def window(self, network: Network, synthesiser: Any, carry: Carry, window: Window):
-        return _window(self, network, synthesiser, carry, window)
+        return _window(self, network, synthesiser, carry, window, self.n)
 
 
 def NoBPTT() -> TruncatedBPTT:
@@ -45,11 +41,12 @@ def NoBPTT() -> TruncatedBPTT:
     return TruncatedBPTT(1)
 
 
-def _window(rule: Rule, network: Network, synthesiser: Any, carry: Carry, window: Window):
+def _window(rule: Rule, network, synthesiser, carry: Carry, window: Window, n: Int[Array, ""] | None):
     unrolled = rule._run(network, synthesiser, carry, window)
-    # ∂L_{≥t}/∂s_t = ℓ_t + ∂L_{>t}/∂s_t, the losses beyond the window's end being unseen.
-    future = unrolled.back(unrolled.loss_gradients, decay=1)
-    cotangents = unrolled.loss_gradients.at[:-1].add(future[1:])
+    # ∂L_{≥t}/∂s_t = ℓ_t + ∂L_{>t}/∂s_t, the losses beyond the next edge being unseen.
+    steps = len(unrolled.loss_gradients)
+    inside = (~edges(steps, steps if n is None else n)).astype(unrolled.states.dtype)
+    cotangents = unrolled.loss_gradients + unrolled.future(unrolled.loss_gradients, inside)
     unlearned = jax.tree.map(jnp.zeros_like, eqx.filter(synthesiser, eqx.is_inexact_array))
     synthetic = jnp.zeros_like(cotangents)
     return Gradients(unrolled.gradient(cotangents), unlearned), *finish(unrolled, window.last, synthetic)

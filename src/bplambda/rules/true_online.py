@@ -38,8 +38,7 @@ class TrueOnlineBPLambda(SteppingRule):
     **Arguments:** `lam`, `gamma`, `scale` as in `BPLambda`; `alpha`: α, the synthesiser's step size.
     """
 
-    @property
-    def window_size(self) -> int:
+    def window_size(self, steps: int) -> int:
         return 1
 
     def _check(self, network: Network, synthesiser: Any) -> None:
@@ -57,6 +56,8 @@ class TrueOnlineBPLambda(SteppingRule):
 
     def window(self, network: Network, synthesiser: Any, carry: Carry, window: Window):
         unrolled = self._run(network, synthesiser, carry, window)
+        steps = len(unrolled.loss_gradients)
+        require(steps == 1, "window", f"one of {steps} steps", "of one step: TrueOnlineBPLambda learns at every one")
         batch, S = unrolled.states.shape[1:]
         dtype = unrolled.states.dtype
         (lam, gamma, scale), alpha = self._numbers(dtype), self.alpha.astype(dtype)
@@ -73,7 +74,8 @@ class TrueOnlineBPLambda(SteppingRule):
         E = E + jnp.eye(S, dtype=h.dtype)[None, :, :, None] * h[:, None, None, :]
 
         g_before = h @ theta_before.T
-        delta = unrolled.back(unrolled.loss_gradients + gamma * ahead, decay=1)[0] - g_before
+        # One step back: there is no later one for a decay to act on.
+        delta = unrolled.back(unrolled.loss_gradients + gamma * ahead, gamma)[0] - g_before
         step = jnp.einsum("bi,bijk->jk", delta, E) - (h @ theta.T - g_before).T @ h
 
         transport = unrolled.transport(gamma * lam)[0]
