@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from ..rules._base import Window
 from ..rules.bplambda import BPLambda
@@ -101,10 +102,8 @@ def theorem(seed: int, alphas: np.ndarray = ALPHAS) -> Theorem:
     return Theorem(alphas, ratio(accumulate, online), ratio(true_online, online), ratio(accumulate, np.array(literal)))
 
 
-def draw(found: Theorem, path: Path) -> None:
-    """Draws `theorem.png`: the ratio against α, on logarithmic axes."""
-    from matplotlib.figure import Figure
-
+def plot(found: Theorem) -> Figure:
+    """The ratio against α, on logarithmic axes."""
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.add_subplot()
     lines = [
@@ -121,5 +120,10 @@ def draw(found: Theorem, path: Path) -> None:
     axes.set_ylim(1e-17, 1e3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
+    return figure
+
+
+def draw(found: Theorem, path: Path) -> None:
+    """Writes the plot into a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    plot(found).savefig(path, dpi=150)

@@ -1,0 +1,109 @@
+"""Where groups of runs are trained. An executor is one function: groups in, failures out."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import NamedTuple, Protocol
+
+from .config import Run
+from .runs import Store
+from .work import Progress, train_group
+
+OnProgress = Callable[[int, Progress], None]
+
+
+class Failure(NamedTuple):
+    """A group that could not be trained, and what it said."""
+
+    group: list[Run]
+    reason: str
+
+
+class Executor(Protocol):
+    """Trains `groups` into `store`; calls `on_progress(i, progress)` for the i-th; returns what failed."""
+
+    def __call__(self, groups: list[list[Run]], store: Store, on_progress: OnProgress) -> list[Failure]: ...
+
+
+def in_this_process(groups: list[list[Run]], store: Store, on_progress: OnProgress) -> list[Failure]:
+    """One group after the other, here."""
+    for i, group in enumerate(groups):
+        train_group(group, store, lambda progress, i=i: on_progress(i, progress))
+    return []
+
+
+class LocalProcesses(NamedTuple):
+    """`workers` processes on this machine, each with one XLA thread: for many small runs faster than many threads.
+
+    A group whose process crashes is tried once more; the others go on.
+    """
+
+    workers: int
+
+    def __call__(self, groups: list[list[Run]], store: Store, on_progress: OnProgress) -> list[Failure]:
+        running: set[subprocess.Popen] = set()
+        stopping = threading.Event()
+
+        def train(i: int) -> Failure | None:
+            reason = ""
+            for _ in range(2):
+                if stopping.is_set():
+                    return None
+                reason = self._once(groups[i], store, lambda progress: on_progress(i, progress), running)
+                if not reason or "StoreError" in reason:
+                    break
+            return Failure(groups[i], reason) if reason and not stopping.is_set() else None
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            futures = [pool.submit(train, i) for i in range(len(groups))]
+            try:
+                return [failure for future in futures if (failure := future.result())]
+            except BaseException:
+                stopping.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(running):
+                    process.kill()
+                raise
+
+    def _once(self, group: list[Run], store: Store, report: Callable[[Progress], None], running: set) -> str:
+        """Trains a group in a process of its own. **Returns:** what went wrong, or nothing."""
+        threads = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        env = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {threads}".strip()}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bplambda.work"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            start_new_session=True,  # Ctrl-C is for the parent, which decides
+        )
+        running.add(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        errors: list[str] = []
+        listener = threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True)
+        listener.start()
+        try:
+            process.stdin.write(json.dumps({"store": str(store.folder), "runs": [asdict(run) for run in group]}) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                if line.startswith("{"):
+                    report(Progress(**json.loads(line)))
+                else:
+                    print(line, end="")
+            code = process.wait()
+        except BrokenPipeError:
+            code = process.wait()
+        finally:
+            running.discard(process)
+        listener.join(timeout=5)
+        if code == 0:
+            return ""
+        last = [line.strip() for line in errors if line.strip()][-1:] or ["it said nothing"]
+        return f"{last[0]} (exit code {code})"

@@ -1,0 +1,98 @@
+"""Figures, numbers and one self-contained page, from the run store alone."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+import numpy as np
+
+from ..experiments import EXPERIMENTS, Experiment
+from ..experiments._base import Claim, Preset
+from ..experiments.toy import TITLES
+from ..runs import Finished
+
+
+class Section(NamedTuple):
+    """One experiment on the page."""
+
+    experiment: Experiment
+    svg: bytes
+    data: Any
+    claims: list[Claim]
+    seeds: int
+    runs: int
+
+
+def available(experiment: Experiment, finished: list[Finished]) -> list[Finished] | None:
+    """The runs of an experiment, if the store has all of them: the fuller preset and the more seeds first."""
+    there = {f.run.name: f for f in finished}
+    presets: tuple[Preset, ...] = ("paper", "quick")
+    for preset in presets:
+        for seeds in range(20, 0, -1):
+            names = [run.name for run in experiment.runs(preset, seeds)]
+            if all(name in there for name in names):
+                return [there[name] for name in dict.fromkeys(names)]
+    return None
+
+
+def section(experiment: Experiment, finished: list[Finished]) -> Section:
+    """Draws an experiment from its runs."""
+    buffer = io.BytesIO()
+    experiment.draw(finished).savefig(buffer, format="svg", metadata={"Date": None})
+    seeds = len({f.run.seed for f in finished})
+    return Section(
+        experiment, buffer.getvalue(), experiment.data(finished), experiment.claims(finished), seeds, len(finished)
+    )
+
+
+def build(finished: list[Finished], out: Path, names: list[str] | None = None) -> tuple[Path, list[Section]]:
+    """Writes `index.html` and, for each experiment whose runs are there, its figure and its numbers.
+
+    **Returns:** the path of the page, and what is on it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    sections = []
+    for name in names or EXPERIMENTS:
+        runs = available(EXPERIMENTS[name], finished)
+        if runs is not None:
+            sections.append(section(EXPERIMENTS[name], runs))
+    for s in sections:
+        (out / f"{s.experiment.name}.svg").write_bytes(s.svg)
+        (out / f"{s.experiment.name}.json").write_text(_json(s.data))
+    tables = [s.data for s in sections if s.experiment.name == "table1-toy"]
+    if tables:
+        (out / "table1.json").write_text(_json(tables[0]))
+    page = out / "index.html"
+    page.write_text(_render(sections, tables[0] if tables else [], finished))
+    return page, sections
+
+
+def _json(value: Any) -> str:
+    """One line for each entry, so that a change can be read."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(f"  {json.dumps(v)}" for v in value) + "\n]\n"
+    return "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n}\n"
+
+
+def _inline(svg: bytes) -> str:
+    """An address that is the picture itself: the page needs nothing beside it."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def _render(sections: list[Section], table: list[dict], finished: list[Finished]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bplambda", "report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["inline"] = _inline
+    speeds = [f.result["us_per_run_and_step"] for f in finished if f.result["us_per_run_and_step"]]
+    summary = {
+        "runs": len(finished),
+        "hours": sum(f.result["seconds"] / f.result["runs_together"] for f in finished) / 3600,
+        "speed": float(np.median(speeds)) if speeds else None,
+        "versions": finished[-1].result["versions"] if finished else {},
+    }
+    template = environment.get_template("page.html.jinja")
+    return template.render(sections=sections, table=table, titles=TITLES, summary=summary)

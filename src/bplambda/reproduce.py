@@ -1,0 +1,119 @@
+"""Trains what is missing, shows how far it is, and compares the result with the paper."""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .config import Run, groups
+from .executors import Executor, Failure
+from .experiments import EXPERIMENTS
+from .experiments._base import Preset
+from .report import Section, build
+from .runs import Store
+from .work import Progress as Made
+
+T = TypeVar("T")
+US_PER_RUN_AND_STEP = 7.0  # before anything has been measured
+
+
+def run_steps(runs: list[Run]) -> int:
+    """Time-steps of one example-batch, over all runs: what training time is proportional to."""
+    return sum(run.epochs * run.batches * run.length for run in runs)
+
+
+def train(runs: list[Run], store: Store, executor: Executor, console: Console, workers: int = 1) -> list[Failure]:
+    """Trains the runs that the store does not have yet, with a bar that shows how far it is.
+
+    **Returns:** what failed. Ctrl-C leaves everything resumable.
+    """
+    store.prepare()
+    runs = list(dict.fromkeys(runs))
+    found = [store.find(run) for run in runs]
+    missing = [run for run, f in zip(runs, found, strict=True) if f is None]
+    speeds = [f.result["us_per_run_and_step"] for f in found if f and f.result["us_per_run_and_step"]]
+    speed = statistics.median(speeds) if speeds else US_PER_RUN_AND_STEP
+    seconds = run_steps(missing) * speed * 1e-6 / workers
+    console.print(f"{len(runs)} runs, {len(runs) - len(missing)} of them done, the rest in about {_duration(seconds)}.")
+    if not missing:
+        return []
+    todo = sorted(groups(missing), key=run_steps, reverse=True)  # the longest first: no worker waits at the end
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    done, began = [0] * len(todo), time.perf_counter()
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(f"training {len(missing)} runs", total=run_steps(missing), rate="compiling")
+
+        def on_progress(i: int, made: Made) -> None:
+            done[i] = made.epochs * run_steps(todo[i]) // todo[i][0].epochs
+            rate = sum(done) / (time.perf_counter() - began)
+            latest = f"T = {todo[i][0].length}, epoch {made.epochs}: error {made.error:.3f}"
+            progress.update(bar, completed=sum(done), rate=f"{rate / 1e3:.0f}k steps/s", description=latest)
+
+        return executor(todo, store, on_progress)
+
+
+def reproduce(
+    targets: list[str],
+    preset: Preset,
+    seeds: int | None,
+    store: Store,
+    out: Path,
+    executor: Executor,
+    workers: int,
+    again: str,
+) -> int:
+    """Trains and draws the targets. **Returns:** the exit code."""
+    console = Console()
+    runs = [run for name in targets for run in EXPERIMENTS[name].runs(preset, seeds)]
+    failures = stoppable(lambda: train(runs, store, executor, console, workers), console, again)
+    if failures is None:
+        return 130
+    wanted = {run.name for run in runs}
+    finished = [f for f in store.finished() if f.run.name in wanted] if runs else []
+    page, sections = build(finished, out, targets)
+    compare(sections, console)
+    console.print(f"The page: {page.resolve()}")
+    for failure in failures:
+        names = ", ".join(run.name for run in failure.group[:3]) + (" …" if len(failure.group) > 3 else "")
+        console.print(f"[bold red]Not trained:[/] {names}: {failure.reason}")
+    if failures:
+        console.print(f"The rest is safe. To try again: {again}")
+    return 1 if failures else 0
+
+
+def stoppable(work: Callable[[], T], console: Console, again: str) -> T | None:
+    """Runs `work`; Ctrl-C stops it with a word on how to go on."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        console.print(f"\nStopped. All that was trained is kept; to go on from there: [bold]{again}[/]")
+        return None
+
+
+def compare(sections: list[Section], console: Console) -> None:
+    """Prints what the paper says beside what was found."""
+    table = Table(title="Against the paper", title_justify="left")
+    for column in ("", "the paper", "here", ""):
+        table.add_column(column)
+    for s in sections:
+        for claim in s.claims:
+            table.add_row(s.experiment.name, claim.paper, claim.ours, "holds" if claim.holds else "[red]differs[/]")
+    console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

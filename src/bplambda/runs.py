@@ -1,0 +1,209 @@
+"""The run store: one folder a run, there whole or not at all, whatever happens while it is written.
+
+    runs/toy-plastic-T20-bplambda-…/   config.json  metrics.npz  result.json  parameters.npz
+    runs/.partial/<group>/             lock  checkpoint.npz       (runs under way; removed when they are done)
+
+Nothing is ever unpickled.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .config import Run, digest
+
+FORMAT = 1
+Arrays = dict[str, np.ndarray]
+
+
+class StoreError(Exception):
+    """The store cannot be used as it is; the message says what to do."""
+
+
+class Finished(NamedTuple):
+    """A finished run: its configuration, its curves, its final figures."""
+
+    run: Run
+    metrics: Arrays
+    result: dict[str, Any]
+
+
+class Checkpoint(NamedTuple):
+    """A group of runs under way."""
+
+    arrays: Arrays
+    header: dict[str, Any]
+
+
+class Store:
+    """The runs in a folder."""
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+
+    def prepare(self) -> None:
+        """Makes the folder, and makes sure that it can be written to."""
+        with _explained(self.folder):
+            (self.folder / ".partial").mkdir(parents=True, exist_ok=True)
+            probe = self.folder / ".partial" / f"probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+
+    def find(self, run: Run) -> Finished | None:
+        """A finished run, or `None`. A damaged one is set aside, so that it can be trained again."""
+        folder = self.folder / run.name
+        if not folder.is_dir():
+            return None
+        try:
+            return _read(folder)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            aside = _free_name(folder.with_name(folder.name + ".damaged"))
+            with _explained(self.folder):
+                folder.rename(aside)
+            print(f"{folder} is damaged ({error}): set aside as {aside.name}, to be trained again.")
+            return None
+
+    def finished(self) -> list[Finished]:
+        """Every finished run that can be read."""
+        if not self.folder.is_dir():
+            raise StoreError(f"There is no run store at {self.folder}: train something first, or name another --store.")
+        found = []
+        for folder in sorted(self.folder.iterdir()):
+            if folder.is_dir() and not folder.name.startswith(".") and ".damaged" not in folder.name:
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+                    found.append(_read(folder))
+        return found
+
+    def write(self, group: list[Run], run: Run, metrics: Arrays, result: dict[str, Any], parameters: Arrays) -> None:
+        """Adds a finished run, all at once. The caller holds the group's lock."""
+        target, draft = self.folder / run.name, self._partial(group) / f"{run.name}.draft"
+        with _explained(self.folder):
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            _write_json(draft / "config.json", {"format": FORMAT, **dataclasses.asdict(run)})
+            _write_json(draft / "result.json", result)
+            for name, arrays in (("metrics.npz", metrics), ("parameters.npz", parameters)):
+                with (draft / name).open("wb") as file:
+                    np.savez_compressed(file, **arrays)  # pyrefly: ignore[bad-argument-type]
+                    _to_disk(file)
+            try:
+                draft.rename(target)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                shutil.rmtree(draft)  # somebody else was first, with the same numbers
+
+    @contextlib.contextmanager
+    def lock(self, group: list[Run]) -> Iterator[None]:
+        """Holds a group of runs: another process that wants it waits, and a killed one lets go."""
+        folder = self._partial(group)
+        with _explained(self.folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = (folder / "lock").open("w")
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            folder.mkdir(parents=True, exist_ok=True)
+            for draft in folder.glob("*.draft"):
+                shutil.rmtree(draft, ignore_errors=True)
+            yield
+
+    def save_checkpoint(self, group: list[Run], checkpoint: Checkpoint) -> None:
+        """Replaces the checkpoint of a group, all at once."""
+        path = self._partial(group) / "checkpoint.npz"
+        header = np.frombuffer(json.dumps({"format": FORMAT, **checkpoint.header}).encode(), np.uint8)
+        with _explained(self.folder):
+            draft = path.with_suffix(".writing")
+            with draft.open("wb") as file:
+                np.savez(file, header=header, **checkpoint.arrays)  # pyrefly: ignore[bad-argument-type]
+                _to_disk(file)
+            draft.replace(path)
+
+    def load_checkpoint(self, group: list[Run]) -> Checkpoint | None:
+        """The checkpoint of a group, or `None`. A damaged one is set aside: the group starts again."""
+        path = self._partial(group) / "checkpoint.npz"
+        if not path.exists():
+            return None
+        try:
+            arrays = _load(path)
+            header = json.loads(arrays.pop("header").tobytes())
+            if header.pop("format") != FORMAT:
+                raise ValueError("written by another version")
+            return Checkpoint(arrays, header)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            aside = _free_name(path.with_suffix(".damaged"))
+            path.rename(aside)
+            print(f"{path} is damaged ({error}): set aside as {aside.name}; its runs start again.")
+            return None
+
+    def forget_checkpoint(self, group: list[Run]) -> None:
+        """Removes what a finished group no longer needs."""
+        shutil.rmtree(self._partial(group), ignore_errors=True)
+
+    def _partial(self, group: list[Run]) -> Path:
+        return self.folder / ".partial" / digest([run.name for run in group])
+
+
+def _read(folder: Path) -> Finished:
+    config = json.loads((folder / "config.json").read_text())
+    if config.pop("format") != FORMAT:
+        raise ValueError("written by another version")
+    result = json.loads((folder / "result.json").read_text())
+    run = Run(**config)
+    if run.name != folder.name:
+        raise ValueError("its config.json has been changed")
+    return Finished(run, _load(folder / "metrics.npz"), result)
+
+
+def _load(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with path.open("w") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        _to_disk(file)
+
+
+def _to_disk(file) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _free_name(path: Path) -> Path:
+    """`path`, or the first of path-2, path-3 … that is not there."""
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turns what the file system refuses into words."""
+    advice = {
+        errno.ENOSPC: "the disk is full: make room",
+        errno.EDQUOT: "your disk quota is used up: make room",
+        errno.EFBIG: "files may not grow any larger: raise the limit",
+        errno.EROFS: "it is read-only: name another folder with --store",
+        errno.EACCES: "you may not write there: name another folder with --store",
+        errno.ENOTDIR: "there is a file of that name: name another folder with --store",
+        errno.EEXIST: "there is a file of that name: name another folder with --store",
+    }
+    try:
+        yield
+    except OSError as error:
+        reason = advice.get(error.errno or 0, f"{error.strerror}: put it right")
+        message = f"Cannot write to the run store {folder}: {reason}, and give the same command again. "
+        raise StoreError(message + "Finished runs are safe.") from error

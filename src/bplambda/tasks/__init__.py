@@ -1,0 +1,1 @@
+"""Tasks: pure generators of networks and batches, one file each."""

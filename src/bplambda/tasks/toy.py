@@ -1,0 +1,45 @@
+"""The paper's toy task: see an input at the first step, say at the last where on the unit circle it belongs."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .. import losses
+from ..cells import RNNCell
+from ..network import Network
+
+INPUTS = 10
+
+
+class Toy(eqx.Module):
+    """Random binary inputs, each with a target on the unit circle, the targets equally far apart."""
+
+    inputs: Float[Array, "pairs 10"]
+    targets: Float[Array, "pairs 2"]
+    length: int = eqx.field(static=True)
+    batch_size: int = eqx.field(static=True)
+
+    def __init__(self, pairs: int, length: int, batch_size: int, *, key: PRNGKeyArray):
+        """**Arguments:** the number of `pairs`, the `length` T of a sequence, the `batch_size`, a `key`."""
+        inputs, angle = jax.random.split(key)
+        self.inputs = jax.random.bernoulli(inputs, shape=(pairs, INPUTS)).astype(float)
+        angles = 2 * jnp.pi * (jax.random.uniform(angle) + jnp.arange(pairs) / pairs)
+        self.targets = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+        self.length = length
+        self.batch_size = batch_size
+
+    def batch(self, key: PRNGKeyArray) -> tuple[Float[Array, "T B 10"], Float[Array, "T B 2"], Float[Array, " T"]]:
+        """A random batch: inputs at the first step, targets and loss at the last."""
+        pair = jax.random.randint(key, (self.batch_size,), 0, len(self.inputs))
+        xs = jnp.zeros((self.length, self.batch_size, INPUTS)).at[0].set(self.inputs[pair])
+        ys = jnp.zeros((self.length, self.batch_size, 2)).at[-1].set(self.targets[pair])
+        return xs, ys, jnp.zeros(self.length).at[-1].set(1.0)
+
+
+def network(units: int, activation: str, *, key: PRNGKeyArray) -> Network:
+    """A plain RNN with a linear readout in the plane."""
+    cell, readout = jax.random.split(key)
+    return Network(
+        RNNCell(INPUTS, units, activation, key=cell), eqx.nn.Linear(units, 2, key=readout), losses.squared_error
+    )
