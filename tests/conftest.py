@@ -27,3 +27,14 @@ def getkey():
     """Fresh PRNG keys, the same in every run."""
     keys = iter(jax.random.split(jax.random.key(5678), 64))
     return lambda: next(keys)
+
+
+@pytest.fixture
+def plain_jax():
+    """JAX as users have it: float32, and no strictness."""
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    with jax.enable_x64(False):
+        yield
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")

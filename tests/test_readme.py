@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import jax
-
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -12,17 +10,10 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 
 
-def test_every_line_runs(capsys):
-    jax.config.update("jax_numpy_dtype_promotion", "standard")
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    try:
-        with jax.enable_x64(False):
-            names: dict = {}
-            for block in blocks():
-                exec(block, names)
-    finally:
-        jax.config.update("jax_numpy_dtype_promotion", "strict")
-        jax.config.update("jax_numpy_rank_promotion", "raise")
+def test_every_line_runs(capsys, plain_jax):
+    names: dict = {}
+    for block in blocks():
+        exec(block, names)
     printed = capsys.readouterr().out
     errors = {name: float(e) for name, e in re.findall(r"(.+): squared error ([\d.]+)", printed)}
     assert errors["BP(1)"] < 0.01, printed

@@ -1,5 +1,6 @@
 """Where groups of runs are trained. An executor is one function: groups in, failures out."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -84,25 +85,24 @@ class LocalProcesses(NamedTuple):
             start_new_session=True,  # Ctrl-C is for the parent, which decides
         )
         running.add(process)
-        assert process.stdin is not None
-        assert process.stdout is not None
         errors: list[str] = []
-        listener = threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True)
-        listener.start()
-        try:
-            process.stdin.write(json.dumps({"store": str(store.folder), "runs": [asdict(run) for run in group]}) + "\n")
-            process.stdin.flush()
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            listener = threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True)
+            listener.start()
+            job = {"store": str(store.folder), "runs": [asdict(run) for run in group]}
+            with contextlib.suppress(BrokenPipeError):  # it died before it could be told
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
             for line in process.stdout:
                 if line.startswith("{"):
                     report(Progress(**json.loads(line)))
                 else:
                     print(line, end="")
             code = process.wait()
-        except BrokenPipeError:
-            code = process.wait()
-        finally:
-            running.discard(process)
-        listener.join(timeout=5)
+            listener.join()
+        running.discard(process)
         if code == 0:
             return ""
         last = [line.strip() for line in errors if line.strip()][-1:] or ["it said nothing"]

@@ -165,7 +165,7 @@ def _read(folder: Path) -> Finished:
 
 
 def _load(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 

@@ -61,6 +61,8 @@ def train_group(group: list[Run], store: Store, report: Callable[[Progress], Non
 def _finish(group, store: Store, state: State, metrics: Metrics, seconds: float, steady: list) -> None:
     run_steps = len(group) * steady[1] * group[0].batches * group[0].length
     for i, run in enumerate(group):
+        if store.find(run):  # written before a kill
+            continue
         mine = {name: curve[i] for name, curve in metrics._asdict().items()}
         result = {
             "error": float(np.mean(mine["error"][-LAST:])),

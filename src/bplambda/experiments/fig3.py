@@ -31,14 +31,16 @@ def learning_curves(ax, finished: list[Finished], length: int, methods) -> None:
         if found:
             curves = [f.metrics["error"] for f in found]
             epochs = range(1, len(curves[0]) + 1)
-            band(ax, epochs, curves, smoothing=True, color=colour(method), label=TITLES[method])
+            band(ax, epochs, curves, smoothing=True, **style(method))
     ax.set_xlabel("epoch")
     ax.set_ylim(-0.05, 1.3)
 
 
-def colour(method: str) -> str:
+def style(method: str) -> dict[str, str]:
+    """The same look for a method in every figure; truncated BPTT is dashed."""
     settings = METHODS[method]
-    return COLOURS[settings["lam"]] if settings["rule"] == "bplambda" else N_COLOURS[settings["n"]]
+    colour = COLOURS[settings["lam"]] if settings["rule"] == "bplambda" else N_COLOURS[settings["n"]]
+    return {"color": colour, "linestyle": "--" if settings["rule"] == "truncated" else "-", "label": TITLES[method]}
 
 
 def shown(finished: list[Finished]) -> list[int]:
@@ -60,7 +62,7 @@ def draw(finished: list[Finished]):
         found = values(select(finished, **wanted(method)), "length")
         both = [mean_sem(early_alignment(finished, method, T)) for T in found]
         mean, sem = (np.array(column) for column in zip(*both, strict=True))
-        axes[0, 1].errorbar(found, mean, sem, color=colour(method), marker="o", markersize=3, label=TITLES[method])
+        axes[0, 1].errorbar(found, mean, sem, marker="o", markersize=3, **style(method))
     axes[0, 1].set_xlabel("sequence length T")
     axes[0, 1].axhline(0, color="black", linewidth=0.5)
     panel(axes[0, 1], "a", f"plastic RNN, first {FIRST_EPOCHS} epochs")

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..runs import Finished
 from ._base import Claim, Experiment, figure, mean_sem, panel, rounded, select, values
-from .fig3 import BP, colour, learning_curves, shown
+from .fig3 import BP, learning_curves, shown, style
 from .toy import METHODS, TITLES, lengths, plastic, seeds, wanted
 
 TRUNCATED = ["none", *(m for m in METHODS if m.startswith("bptt"))]
@@ -37,7 +37,7 @@ def draw(finished: list[Finished]):
         ax = axes[row, 2] if row < 2 else axes[2, 0]
         for method in methods:
             found, mean, sem = final_errors(finished, method)
-            ax.errorbar(found, mean, sem, color=colour(method), marker="o", markersize=3, label=TITLES[method])
+            ax.errorbar(found, mean, sem, marker="o", markersize=3, **style(method))
         ax.set_xlabel("sequence length T")
         ax.set_ylim(-0.05, 1.3)
         panel(ax, letter, "error at the end of training")

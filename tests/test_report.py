@@ -1,0 +1,168 @@
+"""From the store to the page: the experiments' numbers, the figures, the HTML, the command line."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bplambda.experiments import EXPERIMENTS
+from bplambda.experiments._base import Preset, mean_sem
+from bplambda.experiments.table1 import PAPER, rows, solved_length
+from bplambda.report import available, build
+from bplambda.runs import Finished
+
+BPLAMBDA = Path(sys.executable).with_name("bplambda")
+
+
+def made_up(run) -> Finished:
+    """A finished run as the store would give it, its numbers drawn at random from the run's name."""
+    rng = np.random.default_rng(abs(hash(run.name)) % 2**32)
+    alignment = rng.uniform(size=(run.epochs, run.length - 1))
+    metrics = {"error": np.linspace(1, rng.uniform(0, 0.05), run.epochs), "alignment": alignment}
+    error = float(metrics["error"][-20:].mean())
+    result = {"error": error, "solved": error < 0.025, "alignment": 0.5, "seconds": 10.0, "runs_together": 5}
+    return Finished(run, metrics, result | {"us_per_run_and_step": 5.0, "versions": {"jax": "0"}})
+
+
+def all_runs(preset: Preset = "paper", seeds=2):
+    runs = [run for experiment in EXPERIMENTS.values() for run in experiment.runs(preset, seeds)]
+    return [made_up(run) for run in dict.fromkeys(runs)]
+
+
+def test_every_experiment_is_drawn_for_both_presets(tmp_path):
+    presets: tuple[Preset, ...] = ("quick", "paper")
+    for preset in presets:
+        page, sections = build(all_runs(preset), tmp_path / preset)
+        assert [s.experiment.name for s in sections] == list(EXPERIMENTS)
+        for s in sections:
+            assert s.svg.startswith(b"<?xml")
+            assert s.claims
+            json.loads((page.parent / f"{s.experiment.name}.json").read_text())
+        text = page.read_text()
+        assert text.count("data:image/svg+xml;base64,") == len(EXPERIMENTS)
+        assert not re.search(r"(src|href)=\"(?!data:|#)", text), "the page needs nothing from outside"
+
+
+def test_table1_rows():
+    found = rows(all_runs())
+    assert [row["method"] for row in found] == list(PAPER)
+    assert all(set(row) == {"task", "method", "mean", "sem", "seeds", "paper", "budget"} for row in found)
+    assert PAPER["bp1"] == 90
+    assert PAPER["none"] == 4
+    assert PAPER["sg3"] == 38
+
+
+def test_a_length_counts_only_with_all_shorter_ones():
+    run = all_runs()[-1].run
+
+    def runs(solved):
+        made = [made_up(dataclasses.replace(run, length=T)) for T in (30, 10, 20)]
+        return [f._replace(result=f.result | {"solved": f.run.length in solved}) for f in made]
+
+    assert solved_length(runs({10, 20, 30})) == 30
+    assert solved_length(runs({10, 30})) == 10
+    assert solved_length(runs({20, 30})) == 0
+
+
+def test_mean_and_sem_by_hand():
+    mean, sem = mean_sem([1.0, 2.0, 6.0])
+    assert mean == 3.0
+    assert sem == pytest.approx(np.sqrt(((2**2 + 1 + 3**2) / 2) / 3))
+    assert mean_sem([4.0])[1] == 0
+
+
+def test_an_experiment_whose_runs_are_not_all_there_is_left_out(tmp_path):
+    finished = all_runs("quick")
+    assert available(EXPERIMENTS["fig2"], finished) is not None
+    without = [f for f in finished if not (f.run.variant == "fixed" and f.run.lam == 0.0)]
+    assert available(EXPERIMENTS["fig2"], without) is None
+    _, sections = build(without, tmp_path)
+    assert "fig2" not in [s.experiment.name for s in sections]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium on this machine")
+def test_the_page_in_a_browser(tmp_path):
+    page, sections = build(all_runs(), tmp_path)
+    check = tmp_path / "check.html"
+    script = """<script>addEventListener("load", () => {
+      const images = [...document.images].filter(i => i.complete && i.naturalWidth > 100 && i.offsetWidth > 100);
+      const wide = document.documentElement.scrollWidth - innerWidth;
+      document.body.dataset.found = images.length + "/" + document.images.length + " overflow " + Math.max(0, wide);
+    })</script>"""
+    check.write_text(page.read_text().replace("</body>", script + "</body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += [
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    command += ["--window-size=420,900", "--virtual-time-budget=5000", "--dump-dom", f"file://{check}"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    found = re.search(r'data-found="(\d+)/(\d+) overflow (\d+)"', dom)
+    assert found, dom[:500]
+    shown, total, overflow = map(int, found.groups())
+    assert shown == total == len(sections)
+    assert overflow <= 100, "readable on a phone"
+
+
+def command(*args, cwd, **kwargs):
+    return subprocess.run([BPLAMBDA, *args], cwd=cwd, capture_output=True, text=True, timeout=600, **kwargs)
+
+
+def test_train_report_and_help(tmp_path):
+    arguments = ["train", "toy", "--length", "5", "--epochs", "5", "--units", "8", "--seeds", "2"]
+    first = command(*arguments, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "2 runs, 0 of them done" in first.stdout
+    assert "final error" in first.stdout
+    assert "2 runs, 2 of them done" in command(*arguments, cwd=tmp_path).stdout
+    report = command("report", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert (tmp_path / "report" / "index.html").exists()
+    for words in (["train", "toy"], ["reproduce"], ["report"], ["verify"]):
+        text = command(*words, "--help", cwd=tmp_path).stdout
+        assert "Example: bplambda" in text
+        assert "default" in text
+
+
+def test_mistakes_on_the_command_line(tmp_path):
+    for arguments, words in (
+        (["train", "toy", "--lam", "3"], "lam is 3.0, but must be between 0 and 1"),
+        (["train", "toy", "--seeds", "0"], "seeds is 0, but must be a whole number of at least 1"),
+        (["report", "--store", "nowhere"], "There is no run store at nowhere"),
+        (["reproduce", "--workers", "0"], "workers is 0"),
+        (["reproduce", "fig9"], "fig9"),
+    ):
+        found = command(*arguments, cwd=tmp_path)
+        assert found.returncode != 0
+        assert words in found.stdout + found.stderr
+        assert "Traceback" not in found.stderr
+
+
+def test_ctrl_c_leaves_everything_resumable(tmp_path):
+    arguments = [BPLAMBDA, "reproduce", "fig2", "figS1", "--seeds", "1", "--workers", "1"]
+    process = subprocess.Popen(
+        arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    with process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("runs/.partial/*/checkpoint.npz")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout is not None
+        said = process.stdout.read()
+        assert process.wait() == 130, said
+    assert "to go on from there: bplambda reproduce fig2 figS1 --seeds 1 --workers 1" in " ".join(said.split())
+    again = command("reproduce", "fig2", "figS1", "--seeds", "1", "--workers", "1", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "Against the paper" in again.stdout

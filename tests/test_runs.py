@@ -1,0 +1,281 @@
+"""The run store: whole or not at all, whatever happens."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bplambda.config import Run, groups
+from bplambda.executors import LocalProcesses, in_this_process
+from bplambda.runs import Checkpoint, Store, StoreError
+from bplambda.work import Progress, train_group
+
+TINY = Run(length=4, units=3, batch_size=2, batches=10, epochs=30)
+GROUP = [dataclasses.replace(TINY, seed=seed, lam=lam) for lam in (0.0, 1.0) for seed in (0, 1)]
+
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+
+def quiet(progress):
+    pass
+
+
+def worker(store, group=GROUP):
+    """A process that trains a group, and has just been told so."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bplambda.work"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    job = {"store": str(store.folder), "runs": [dataclasses.asdict(run) for run in group]}
+    process.stdin.write(json.dumps(job) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def assert_same(a, b):
+    assert a.run == b.run
+    assert a.metrics.keys() == b.metrics.keys()
+    for name, curve in a.metrics.items():
+        np.testing.assert_array_equal(curve, b.metrics[name])
+    assert a.result["error"] == b.result["error"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The group, trained without a break by a process of its own."""
+    store = Store(tmp_path_factory.mktemp("whole"))
+    store.prepare()
+    with worker(store) as process:
+        assert process.wait() == 0
+    return store
+
+
+def test_kill_9_at_many_random_moments(whole, tmp_path):
+    """Killed again and again, the runs still end bit for bit as if nothing had happened."""
+    store, rng = Store(tmp_path), random.Random(1)
+    store.prepare()
+    kills, began = 0, time.monotonic()
+    while not all(store.find(run) for run in GROUP):
+        with worker(store) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it is under way: between here and the end anything may be being written
+            time.sleep(rng.uniform(0, 0.25))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+        names = {folder.name for folder in tmp_path.iterdir() if not folder.name.startswith(".")}
+        assert names <= {run.name for run in GROUP}, "nothing half-written is to be seen"
+        assert time.monotonic() - began < 300
+    assert kills >= 2
+    for run in GROUP:
+        assert_same(whole.find(run), store.find(run))
+
+
+def test_a_checkpoint_resumes_bit_for_bit(whole, tmp_path):
+    store, seen = Store(tmp_path), []
+    store.prepare()
+
+    class Stop(Exception):
+        pass
+
+    def stop_in_the_middle(progress):
+        seen.append(progress)
+        if progress.epochs == 15:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train_group(GROUP, store, stop_in_the_middle)
+    assert not store.finished()
+    again: list[Progress] = []
+    train_group(GROUP, store, again.append)
+    assert again[0].epochs == 20
+    for run in GROUP:
+        assert_same(whole.find(run), store.find(run))
+    assert not list((tmp_path / ".partial").iterdir())
+
+
+def test_finished_runs_are_not_repeated(whole):
+    reports: list[Progress] = []
+    train_group(GROUP, whole, reports.append)
+    assert not reports
+
+
+def test_a_run_folder_holds_what_it_promises(whole):
+    folder = whole.folder / GROUP[0].name
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "metrics.npz", "parameters.npz", "result.json"]
+    result = json.loads((folder / "result.json").read_text())
+    assert {"error", "solved", "alignment", "seconds", "us_per_run_and_step", "versions"} <= result.keys()
+    assert GROUP[0].name.startswith("toy-plastic-T4-bplambda-lam0-gamma0.9-scale0.1-seed0-")
+    with np.load(folder / "parameters.npz", allow_pickle=False) as parameters:
+        assert parameters["[0].cell.weight_hh"].shape == (3, 3)
+
+
+def copied(store, tmp_path):
+    """A store of one's own to damage."""
+    import shutil
+
+    shutil.copytree(store.folder, tmp_path / "copy")
+    return Store(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.npz"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "gone"])
+def test_a_damaged_run_is_set_aside_and_the_others_are_kept(whole, tmp_path, capsys, name, damage):
+    store = copied(whole, tmp_path)
+    path = store.folder / GROUP[0].name / name
+    content = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :])
+    else:
+        path.unlink()
+    assert len(store.finished()) == len(GROUP) - 1, "a report goes on without it"
+    assert store.find(GROUP[0]) is None
+    assert "damaged" in capsys.readouterr().out
+    assert (store.folder / f"{GROUP[0].name}.damaged").is_dir(), "nothing is thrown away"
+    assert all(store.find(run) for run in GROUP[1:])
+
+
+def test_a_changed_configuration_is_noticed(whole, tmp_path):
+    store = copied(whole, tmp_path)
+    path = store.folder / GROUP[0].name / "config.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 7'))
+    assert store.find(GROUP[0]) is None
+
+
+def test_a_damaged_checkpoint_starts_again(tmp_path, capsys):
+    store = Store(tmp_path)
+    store.prepare()
+    with store.lock(GROUP):
+        store.save_checkpoint(GROUP, Checkpoint({"a": np.arange(9.0)}, {"epochs": 5}))
+        found = store.load_checkpoint(GROUP)
+        assert found is not None
+        assert found.header == {"epochs": 5}
+        (path,) = tmp_path.glob(".partial/*/checkpoint.npz")
+        path.write_bytes(path.read_bytes()[:-40])
+        assert store.load_checkpoint(GROUP) is None
+    assert "start again" in capsys.readouterr().out
+
+
+def test_two_processes_on_one_store(whole, tmp_path):
+    store = Store(tmp_path)
+    store.prepare()
+    with worker(store) as a, worker(store) as b:
+        outputs = [process.stdout.read() if process.stdout else "" for process in (a, b)]
+        assert [a.wait(), b.wait()] == [0, 0]
+    assert sum("epochs" in output for output in outputs) == 1, "one trains, the other waits and finds it done"
+    for run in GROUP:
+        assert_same(whole.find(run), store.find(run))
+
+
+def test_a_full_disk_loses_nothing(whole, tmp_path):
+    """No file may grow beyond 2 kB: what the system then refuses, it refuses as a full disk does."""
+    store = copied(whole, tmp_path)
+    other = [dataclasses.replace(run, length=5) for run in GROUP]
+    code = (
+        "import resource, sys; from bplambda.work import main; "
+        "import jax; jax.config.update('jax_compilation_cache_dir', None); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)); main()"
+    )
+    job = json.dumps({"store": str(store.folder), "runs": [dataclasses.asdict(run) for run in other]}) + "\n"
+    env = os.environ | {"BPLAMBDA_CACHE": ""}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(job)
+        process.stdin.flush()
+        said = process.stderr.read()
+        assert process.wait() == 1
+    assert "StoreError: Cannot write to the run store" in said
+    assert "give the same command again. Finished runs are safe" in said
+    assert len(store.finished()) == len(GROUP)
+    train_group(other, store, quiet)
+    assert len(store.finished()) == 2 * len(GROUP)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=r"there is a file of that name.*--store"):
+        Store(tmp_path / "file").prepare()
+    with pytest.raises(StoreError, match="no run store"):
+        Store(tmp_path / "nowhere").finished()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match=r"you may not write there.*--store"):
+        Store(tmp_path / "runs").prepare()
+
+
+def test_groups_share_a_program_and_nothing_is_lost():
+    runs = [dataclasses.replace(TINY, length=T, seed=s) for T in (4, 5) for s in range(5)]
+    found = groups(runs + runs, largest=3)
+    assert sorted(run.name for group in found for run in group) == sorted(run.name for run in runs)
+    assert all(len({run.length for run in group}) == 1 and len(group) <= 3 for group in found)
+
+
+def test_what_a_rule_does_not_have_does_not_tell_runs_apart():
+    a, b = (dataclasses.replace(TINY, rule="truncated", lam=lam) for lam in (0.0, 1.0))
+    assert a.name == b.name
+    assert dataclasses.replace(a, n=2).name != a.name
+    assert dataclasses.replace(TINY, lam=0.0).name != TINY.name
+
+
+def test_a_crash_is_tried_again_then_reported_and_the_others_go_on(whole, tmp_path):
+    store = Store(tmp_path)
+    store.prepare()
+    broken = [dataclasses.replace(GROUP[0], length=6)]
+    # A file where the group's folder should be: its process fails, twice.
+    (path,) = [store._partial(broken)]
+    path.write_text("in the way")
+    failures = LocalProcesses(workers=2)([broken, GROUP], store, lambda i, progress: None)
+    assert [failure.group for failure in failures] == [broken]
+    assert "there is a file of that name" in failures[0].reason
+    for run in GROUP:
+        assert_same(whole.find(run), store.find(run))
+
+
+def test_a_killed_worker_is_started_again(whole, tmp_path):
+    store, killed = Store(tmp_path), []
+    store.prepare()
+
+    def kill_once(i, progress):
+        if not killed:
+            children = subprocess.run(["pgrep", "-f", "bplambda.work"], capture_output=True, text=True).stdout.split()
+            for child in children:
+                status = Path(f"/proc/{child}/stat")
+                if status.exists() and status.read_text().split()[3] == str(os.getpid()):
+                    os.kill(int(child), signal.SIGKILL)
+                    killed.append(child)
+
+    assert LocalProcesses(workers=1)([GROUP], store, kill_once) == []
+    assert killed
+    for run in GROUP:
+        assert_same(whole.find(run), store.find(run))
+
+
+def test_in_this_process_is_the_same_seam(tmp_path):
+    store, seen = Store(tmp_path), []
+    store.prepare()
+    run = dataclasses.replace(TINY, epochs=5)
+    assert in_this_process([[run]], store, lambda i, progress: seen.append((i, progress.epochs))) == []
+    assert seen == [(0, 5)]
+    assert store.find(run)

@@ -1,0 +1,109 @@
+"""Training: the task, the compiled program, and the measurements."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bplambda as bp
+from bplambda.config import Run
+from bplambda.tasks import toy
+from bplambda.training import advance, align, start, varied
+from bplambda.verify.problems import problem
+
+SMALL = Run(length=6, units=8, epochs=4, batches=20)
+
+
+def test_the_toy_task(plain_jax):
+    task = toy.Toy(3, length=7, batch_size=50, key=jax.random.key(1))
+    xs, ys, weights = task.batch(jax.random.key(2))
+    assert xs.shape == (7, 50, 10)
+    assert ys.shape == (7, 50, 2)
+    np.testing.assert_array_equal(weights, [0, 0, 0, 0, 0, 0, 1])
+    assert set(np.unique(xs[0])) == {0.0, 1.0}
+    assert not np.any(xs[1:])
+    np.testing.assert_allclose(np.linalg.norm(ys[-1], axis=-1), 1, rtol=1e-6)
+    distances = np.linalg.norm(task.targets - np.roll(task.targets, 1, axis=0), axis=-1)
+    np.testing.assert_allclose(distances, np.sqrt(3), rtol=1e-5)
+    for x, y in zip(xs[0], ys[-1], strict=True):
+        (pair,) = np.flatnonzero((task.inputs == x).all(axis=1) & np.isclose(task.targets, y).all(axis=1))
+        assert pair in (0, 1, 2)
+    assert len({tuple(y) for y in np.asarray(ys[-1]).tolist()}) == 3, "all pairs come up"
+
+
+@pytest.mark.parametrize("rule", ["bplambda", "nstep", "truncated", "bptt"])
+def test_runs_under_one_vmap_are_what_they_are_alone(rule, plain_jax):
+    runs = [dataclasses.replace(SMALL, rule=rule, seed=s, lam=lam, n=n) for s, lam, n in ((0, 0.0, 1), (1, 0.5, 3))]
+    v = varied(runs)
+    _, together = advance(runs[0], start(runs[0], v), v, 4)
+    for i, run in enumerate(runs):
+        v = varied([run])
+        _, alone = advance(run, start(run, v), v, 4)
+        np.testing.assert_allclose(together.error[i], alone.error[0], rtol=1e-4)
+
+
+def test_a_batch_is_an_adam_step_on_the_rule_s_gradients(plain_jax):
+    """One batch of the compiled program, against the same written out."""
+    run = dataclasses.replace(SMALL, batches=1, network_rate=0.01, readout_rate=0.02, synthesiser_rate=0.03)
+    v = varied([run])
+    before = start(run, v)
+    one = jax.tree.map(lambda a: a[0], before)
+    after, _ = advance(run, start(run, v), v, 1)
+    _, now = jax.random.split(one.key)
+    rule = bp.BPLambda(run.lam, run.gamma, run.scale)
+    gradients, _ = bp.sequence_gradients(one.network, one.synthesiser, rule, *one.task.batch(now))
+    for name, rate in (("cell", 0.01), ("readout", 0.02)):
+        part, gradient = getattr(one.network, name), getattr(gradients.network, name)
+        adam = optax.adam(rate, b1=0.9, b2=0.98, eps=1e-9)
+        steps, _ = adam.update(gradient, adam.init(part))
+        wanted = optax.apply_updates(part, steps)
+        found = jax.tree.map(lambda a: a[0], getattr(after.network, name))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+    assert np.any(after.synthesiser.weight)
+
+
+def test_a_fixed_network_stays_as_it_is(plain_jax):
+    run = dataclasses.replace(SMALL, variant="fixed")
+    v = varied([run])
+    after, metrics = advance(run, start(run, v), v, 4)
+    for a, b in zip(jax.tree.leaves(after.network), jax.tree.leaves(start(run, v).network), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert np.any(after.synthesiser.weight)
+    assert metrics.alignment.shape == (1, 4, 5)
+    assert metrics.alignment[0, -1].mean() > metrics.alignment[0, 0].mean()
+
+
+def test_the_network_learns(plain_jax):
+    run = Run(length=5, units=16, epochs=10)
+    v = varied([run])
+    _, metrics = advance(run, start(run, v), v, 10)
+    assert metrics.error[0, 0] > 0.5
+    assert metrics.error[0, -1] < 0.1
+
+
+def test_alignment_against_cosines_by_hand():
+    p = problem(1, "rnn", losses_at="last")
+    weights = jnp.zeros(7).at[-1].set(1.0)
+    found = align(p.network, p.synthesiser, p.xs, p.ys, weights)
+    exact = bp.BPLambda(1.0, 1.0)
+    true = bp.synthetic_gradient_targets(p.network, p.synthesiser, exact, p.xs, p.ys, weights).lam[1:]
+    _, info = bp.sequence_gradients(p.network, p.synthesiser, exact, p.xs, p.ys, weights)
+    synthetic = info.synthetic[:-1]
+    norms = np.linalg.norm(true, axis=-1) * np.linalg.norm(synthetic, axis=-1)
+    wanted = (np.sum(true * synthetic, axis=-1) / norms).mean(axis=1)
+    np.testing.assert_allclose(found, wanted, atol=1e-10)
+    silent = align(p.network, bp.LinearSynthesiser(3), p.xs, p.ys, weights)
+    np.testing.assert_array_equal(silent, 0), "a synthesiser that says nothing is not aligned"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [({"lam": 2.0}, "lam is 2.0"), ({"length": 0}, "length is 0"), ({"network_rate": -1.0}, "rate")],
+)
+def test_wrong_settings(setting, words):
+    with pytest.raises(ValueError, match=words):
+        Run(**setting)
