@@ -24,7 +24,7 @@ test: .venv/dev
 	$(BIN)/pytest
 
 run: install
-	$(BIN)/bplambda verify
+	$(BIN)/bplambda reproduce --preset quick
 
 dist: .venv/dev
 	$(BIN)/python -m build --no-isolation --outdir dist .
