@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bplambda.config import Run, groups
 from bplambda.executors import LocalProcesses, in_this_process
+from bplambda.reproduce import train
 from bplambda.runs import Checkpoint, Store, StoreError
 from bplambda.work import Progress, train_group
 
@@ -107,6 +110,35 @@ def test_a_checkpoint_resumes_bit_for_bit(whole, tmp_path):
     assert not list((tmp_path / ".partial").iterdir())
 
 
+def test_a_group_that_was_stopped_goes_on_as_it_was(whole, tmp_path):
+    """Killed while its runs were being written: the one that is missing still comes out of the same program."""
+    store, calls = Store(tmp_path), []
+    store.prepare()
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress):
+        if progress.epochs == 15:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train_group(GROUP, store, stop)
+    shutil.copytree(whole.folder / GROUP[0].name, tmp_path / GROUP[0].name)
+
+    def executor(groups, store, on_progress):
+        calls.extend(groups)
+        return in_this_process(groups, store, on_progress)
+
+    assert train(GROUP, store, executor, Console(quiet=True)) == []
+    assert calls == [GROUP]
+    for run in GROUP:
+        assert_same(whole.find(run), store.find(run))
+    more = [*GROUP, dataclasses.replace(TINY, seed=9)]
+    assert train(more, store, executor, Console(quiet=True)) == []
+    assert calls[1:] == [more[-1:]], "only what is missing"
+
+
 def test_finished_runs_are_not_repeated(whole):
     reports: list[Progress] = []
     train_group(GROUP, whole, reports.append)
@@ -125,8 +157,6 @@ def test_a_run_folder_holds_what_it_promises(whole):
 
 def copied(store, tmp_path):
     """A store of one's own to damage."""
-    import shutil
-
     shutil.copytree(store.folder, tmp_path / "copy")
     return Store(tmp_path / "copy")
 

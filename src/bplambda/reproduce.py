@@ -34,15 +34,21 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
     """
     store.prepare()
     runs = list(dict.fromkeys(runs))
-    found = [store.find(run) for run in runs]
-    missing = [run for run, f in zip(runs, found, strict=True) if f is None]
-    speeds = [f.result["us_per_run_and_step"] for f in found if f and f.result["us_per_run_and_step"]]
+    found = {run: store.find(run) for run in runs}
+    missing = [run for run, f in found.items() if f is None]
+    speeds = [f.result["us_per_run_and_step"] for f in found.values() if f and f.result["us_per_run_and_step"]]
     speed = statistics.median(speeds) if speeds else US_PER_RUN_AND_STEP
     seconds = run_steps(missing) * speed * 1e-6 / workers
     console.print(f"{len(runs)} runs, {len(runs) - len(missing)} of them done, the rest in about {_duration(seconds)}.")
     if not missing:
         return []
-    todo = sorted(groups(missing), key=run_steps, reverse=True)  # the longest first: no worker waits at the end
+    # A group that was stopped goes on as it was, for the same numbers to the last bit; else only what is missing.
+    todo = []
+    for group in groups(runs):
+        rest = [run for run in group if found[run] is None]
+        if rest:
+            todo.append(group if store.under_way(group) else rest)
+    todo.sort(key=run_steps, reverse=True)  # the longest first: no worker waits at the end
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -53,7 +59,7 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
     )
     done, began = [0] * len(todo), time.perf_counter()
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"training {len(missing)} runs", total=run_steps(missing), rate="compiling")
+        bar = progress.add_task(f"training {len(missing)} runs", total=sum(map(run_steps, todo)), rate="compiling")
 
         def on_progress(i: int, made: Made) -> None:
             done[i] = made.epochs * run_steps(todo[i]) // todo[i][0].epochs

@@ -145,6 +145,10 @@ class Store:
             print(f"{path} is damaged ({error}): set aside as {aside.name}; its runs start again.")
             return None
 
+    def under_way(self, group: list[Run]) -> bool:
+        """Whether a group of just these runs has been begun and stopped."""
+        return (self._partial(group) / "checkpoint.npz").exists()
+
     def forget_checkpoint(self, group: list[Run]) -> None:
         """Removes what a finished group no longer needs."""
         shutil.rmtree(self._partial(group), ignore_errors=True)

@@ -1,7 +1,6 @@
 """Sequence training: all seeds and all hyper-parameters of a grid in one compiled program."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -91,7 +90,7 @@ def start(run: Run, v: Varied) -> State:
     return jax.vmap(one)(v)
 
 
-@partial(eqx.filter_jit, donate="all-except-first")
+@eqx.filter_jit
 def advance(run: Run, state: State, v: Varied, epochs: int) -> tuple[State, Metrics]:
     """Some epochs of every run of a group; `run` is any of its members."""
     return jax.vmap(lambda state, v: jax.lax.scan(lambda s, _: _epoch(run, v, s), state, length=epochs))(state, v)

@@ -59,7 +59,6 @@ class Unrolled(eqx.Module):
 
     network: Network
     xs: PyTree[Array]
-    state: PyTree[Array]
     states: Float[Array, "K+1 B S"]
     loss: Float[Array, ""]
     predictions: PyTree[Array]
@@ -161,7 +160,6 @@ def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
     return Unrolled(
         network,
         xs,
-        state,
         flat,
         jnp.sum(loss * weights) / batch,
         predictions,
