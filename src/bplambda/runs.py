@@ -1,6 +1,6 @@
 """The run store: one folder a run, there whole or not at all, whatever happens while it is written.
 
-    runs/toy-plastic-T20-bplambda-…/   config.json  metrics.npz  result.json  parameters.npz
+    runs/toy-plastic-T20-bplambda-…/   config.json  metrics.npz  result.json  checkpoint.npz
     runs/.partial/<group>/             lock  checkpoint.npz       (runs under way; removed when they are done)
 
 Nothing is ever unpickled.
@@ -92,7 +92,7 @@ class Store:
             draft.mkdir()
             _write_json(draft / "config.json", {"format": FORMAT, **dataclasses.asdict(run)})
             _write_json(draft / "result.json", result)
-            for name, arrays in (("metrics.npz", metrics), ("parameters.npz", parameters)):
+            for name, arrays in (("metrics.npz", metrics), ("checkpoint.npz", parameters)):
                 with (draft / name).open("wb") as file:
                     np.savez_compressed(file, **arrays)  # pyrefly: ignore[bad-argument-type]
                     _to_disk(file)
