@@ -55,7 +55,10 @@ class TrainToy:
     lam: Annotated[float, arg(help="λ, of bplambda.")] = 1.0
     n: Annotated[int, arg(help="n, of nstep and truncated.")] = 5
     gamma: Annotated[float, arg(help="γ, of bplambda and nstep.")] = 0.9
-    scale: Annotated[float, arg(help="Of the synthetic gradient that the network receives.")] = 0.1
+    scale: Annotated[
+        float | None,
+        arg(help="Of the synthetic gradient that the network receives; 1 for bplambda, 0.1 for nstep if left out."),
+    ] = None
     epochs: Annotated[int, arg(help="Of 100 batches.")] = 250
     network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 1e-3
     readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 1e-3
@@ -73,6 +76,8 @@ class TrainToy:
 
         require_int("seeds", self.seeds, minimum=1)
         settings = {k: v for k, v in vars(self).items() if k not in ("seeds", "store")}
+        if self.scale is None:
+            settings["scale"] = 0.1 if self.rule == "nstep" else 1.0
         if self.rule == "none":
             settings |= {"rule": "truncated", "n": 1}
         runs = [Run(seed=seed, **settings) for seed in range(self.seeds)]

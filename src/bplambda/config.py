@@ -35,7 +35,7 @@ class Run:
     lam: float = 1.0
     n: int = 5
     gamma: float = 0.9
-    scale: float = 0.1
+    scale: float = 1.0
     epochs: int = 250
     network_rate: float = 1e-3
     readout_rate: float = 1e-3

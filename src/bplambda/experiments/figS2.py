@@ -25,7 +25,7 @@ def final_errors(finished: list[Finished], method: str) -> tuple[list[int], np.n
 
 
 def draw(finished: list[Finished]):
-    chosen = shown(finished)[-2:]
+    chosen = shown(finished)[:2]
     fig, axes = figure(3, rows=3)
     for row, methods, letter in ((0, TRUNCATED, "a"), (1, SG, "b")):
         for ax, length in zip(axes[row], chosen, strict=False):

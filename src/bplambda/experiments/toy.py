@@ -9,8 +9,9 @@ LAMBDAS = (0.0, 0.5, 1.0)
 COLOURS = {0.0: "tab:orange", 0.5: "tab:purple", 1.0: "tab:green"}
 N_COLOURS = {1: "tab:gray", 2: "tab:cyan", 3: "tab:blue", 4: "tab:olive", 5: "tab:red"}
 
-# The paper states neither; chosen once, for BP(1), on the seeds 100 to 102 (docs/reproduction.md).
-RATE, SCALE = 1e-3, 0.1
+# The paper states neither. With these, on seeds that no result uses, BP(1) solved T = 20 on 3 of 3, T = 50 on 6 of 6,
+# and T = 100 on 1 of 6; larger rates reach T = 100 more often, but lose shorter tasks again after solving them.
+RATE, SCALE = 1e-3, 1.0
 
 # The columns of Table 1. The synthetic gradient of n-step SG is scaled by 0.1, as the paper says.
 METHODS: dict[str, dict[str, Any]] = {
