@@ -21,7 +21,7 @@ from bplambda.reproduce import train
 from bplambda.runs import Checkpoint, Store, StoreError
 from bplambda.work import Progress, train_group
 
-TINY = Run(length=4, units=3, batch_size=2, batches=10, epochs=30)
+TINY = Run(length=4, units=3, batch_size=2, batches=10, epochs=100)
 GROUP = [dataclasses.replace(TINY, seed=seed, lam=lam) for lam in (0.0, 1.0) for seed in (0, 1)]
 
 
@@ -66,23 +66,24 @@ def whole(tmp_path_factory):
     return store
 
 
-def test_kill_9_at_many_random_moments(whole, tmp_path):
+@pytest.mark.parametrize("seed", range(4))
+def test_kill_9_at_many_random_moments(whole, tmp_path, seed):
     """Killed again and again, the runs still end bit for bit as if nothing had happened."""
-    store, rng = Store(tmp_path), random.Random(1)
+    store, rng = Store(tmp_path), random.Random(seed)
     store.prepare()
     kills, began = 0, time.monotonic()
     while not all(store.find(run) for run in GROUP):
         with worker(store) as process:
             assert process.stdout is not None
             process.stdout.readline()  # it is under way: between here and the end anything may be being written
-            time.sleep(rng.uniform(0, 0.25))
+            time.sleep(rng.uniform(0, 0.12))
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 kills += 1
         names = {folder.name for folder in tmp_path.iterdir() if not folder.name.startswith(".")}
         assert names <= {run.name for run in GROUP}, "nothing half-written is to be seen"
         assert time.monotonic() - began < 300
-    assert kills >= 2
+    assert kills >= 1
     for run in GROUP:
         assert_same(whole.find(run), store.find(run))
 

@@ -59,6 +59,7 @@ def train_group(group: list[Run], store: Store, report: Callable[[Progress], Non
 
 
 def _finish(group, store: Store, state: State, metrics: Metrics, seconds: float, steady: list) -> None:
+    learned = _named((state.network, state.synthesiser))
     run_steps = len(group) * steady[1] * group[0].batches * group[0].length
     for i, run in enumerate(group):
         if store.find(run):  # written before a kill
@@ -74,8 +75,7 @@ def _finish(group, store: Store, state: State, metrics: Metrics, seconds: float,
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in ("bplambda", "jax", "jaxlib", "equinox", "optax", "numpy")},
         }
-        modules = jax.tree.map(lambda a, i=i: np.asarray(a[i]), (state.network, state.synthesiser))
-        store.write(group, run, mine, result, _named(modules))
+        store.write(group, run, mine, result, {name: array[i] for name, array in learned.items()})
     store.forget_checkpoint(group)
 
 
