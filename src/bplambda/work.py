@@ -1,6 +1,7 @@
 """Trains one group of runs, from its checkpoint if there is one, into the run store."""
 
 import json
+import os
 import platform
 import sys
 import threading
@@ -116,8 +117,6 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """Standard input ends when the parent does, however that came about."""
-    import os
-
     sys.stdin.read()
     os._exit(3)
 
