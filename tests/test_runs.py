@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bplambda.config import Run, groups
+from bplambda.config import Run, run_of
 from bplambda.executors import LocalProcesses, in_this_process
 from bplambda.reproduce import train
 from bplambda.runs import Checkpoint, Store, StoreError
+from bplambda.training import groups
 from bplambda.work import Progress, train_group
 
 TINY = Run(length=4, units=3, batch_size=2, batches=10, epochs=100)
@@ -257,10 +258,12 @@ def test_a_read_only_folder(tmp_path):
 
 
 def test_groups_share_a_program_and_nothing_is_lost():
-    runs = [dataclasses.replace(TINY, length=T, seed=s) for T in (4, 5) for s in range(5)]
-    found = groups(runs + runs, largest=3)
+    runs = [dataclasses.replace(TINY, length=T, seed=s) for T in (4, 5) for s in range(40)]
+    runs += [run_of("copyrepeat", seed=s) for s in range(3)]
+    found = groups(runs + runs)
     assert sorted(run.name for group in found for run in group) == sorted(run.name for run in runs)
-    assert all(len({run.length for run in group}) == 1 and len(group) <= 3 for group in found)
+    assert all(len({run.length for run in group}) == 1 and len(group) <= 32 for group in found)
+    assert [len(group) for group in found if group[0].task == "copyrepeat"] == [1, 1, 1]
 
 
 def test_what_a_rule_does_not_have_does_not_tell_runs_apart():

@@ -11,14 +11,15 @@ import pytest
 import bplambda as bp
 from bplambda.config import Run
 from bplambda.tasks import toy
-from bplambda.training import advance, align, start, varied
+from bplambda.training import varied
+from bplambda.training.toy import advance, align, start
 from bplambda.verify.problems import problem
 
 SMALL = Run(length=6, units=8, epochs=4, batches=20)
 
 
 def test_the_toy_task(plain_jax):
-    task = toy.Toy(3, length=7, batch_size=50, key=jax.random.key(1))
+    task = toy.Toy(3, length=7, batch_size=50)
     xs, ys, weights = task.batch(jax.random.key(2))
     assert xs.shape == (7, 50, 10)
     assert ys.shape == (7, 50, 2)
@@ -38,11 +39,11 @@ def test_the_toy_task(plain_jax):
 def test_runs_under_one_vmap_are_what_they_are_alone(rule, plain_jax):
     runs = [dataclasses.replace(SMALL, rule=rule, seed=s, lam=lam, n=n) for s, lam, n in ((0, 0.0, 1), (1, 0.5, 3))]
     v = varied(runs)
-    _, together = advance(runs[0], start(runs[0], v), v, 4)
+    _, together = advance(runs[0], start(runs[0], v), v, None, 4)
     for i, run in enumerate(runs):
         v = varied([run])
-        _, alone = advance(run, start(run, v), v, 4)
-        np.testing.assert_allclose(together.error[i], alone.error[0], rtol=1e-4)
+        _, alone = advance(run, start(run, v), v, None, 4)
+        np.testing.assert_allclose(together["error"][i], alone["error"][0], rtol=1e-4)
 
 
 def test_a_batch_is_an_adam_step_on_the_rule_s_gradients(plain_jax):
@@ -51,38 +52,40 @@ def test_a_batch_is_an_adam_step_on_the_rule_s_gradients(plain_jax):
     v = varied([run])
     before = start(run, v)
     one = jax.tree.map(lambda a: a[0], before)
-    after, _ = advance(run, start(run, v), v, 1)
+    after, _ = advance(run, start(run, v), v, None, 1)
     _, now = jax.random.split(one.key)
     rule = bp.BPLambda(run.lam, run.gamma, run.scale)
-    gradients, _ = bp.sequence_gradients(one.network, one.synthesiser, rule, *one.task.batch(now))
+    gradients, _ = bp.sequence_gradients(one.learned.network, one.learned.synthesiser, rule, *one.task.batch(now))
     for name, rate in (("cell", 0.01), ("readout", 0.02)):
-        part, gradient = getattr(one.network, name), getattr(gradients.network, name)
+        part, gradient = getattr(one.learned.network, name), getattr(gradients.network, name)
         adam = optax.adam(rate, b1=0.9, b2=0.98, eps=1e-9)
         steps, _ = adam.update(gradient, adam.init(part))
         wanted = optax.apply_updates(part, steps)
-        found = jax.tree.map(lambda a: a[0], getattr(after.network, name))
+        found = jax.tree.map(lambda a: a[0], getattr(after.learned.network, name))
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
-    assert np.any(after.synthesiser.weight)
+    assert np.any(after.learned.synthesiser.weight)
 
 
 def test_a_fixed_network_stays_as_it_is(plain_jax):
     run = dataclasses.replace(SMALL, variant="fixed")
     v = varied([run])
-    after, metrics = advance(run, start(run, v), v, 4)
-    for a, b in zip(jax.tree.leaves(after.network), jax.tree.leaves(start(run, v).network), strict=True):
+    after, curves = advance(run, start(run, v), v, None, 4)
+    for a, b in zip(
+        jax.tree.leaves(after.learned.network), jax.tree.leaves(start(run, v).learned.network), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
-    assert np.any(after.synthesiser.weight)
-    assert metrics.alignment.shape == (1, 4, 5)
-    assert metrics.alignment[0, -1].mean() > metrics.alignment[0, 0].mean()
+    assert np.any(after.learned.synthesiser.weight)
+    assert curves["alignment"].shape == (1, 4, 5)
+    assert curves["alignment"][0, -1].mean() > curves["alignment"][0, 0].mean()
 
 
 def test_the_network_learns(plain_jax):
     run = Run(length=5, units=16, epochs=10)
     v = varied([run])
-    _, metrics = advance(run, start(run, v), v, 10)
-    assert metrics.error[0, 0] > 0.5
-    assert metrics.error[0, -1] < 0.1
+    _, curves = advance(run, start(run, v), v, None, 10)
+    assert curves["error"][0, 0] > 0.5
+    assert curves["error"][0, -1] < 0.1
 
 
 def test_alignment_against_cosines_by_hand():

@@ -12,6 +12,12 @@ def squared_error(prediction: Float[Array, "..."], target: Float[Array, "..."]) 
     return jnp.sum((prediction - target) ** 2)
 
 
+def mean_squared_error(prediction: Float[Array, "..."], target: Float[Array, "..."]) -> Float[Array, ""]:
+    """The mean over i of (ŷᵢ − yᵢ)²."""
+    _same_shape(prediction, target)
+    return jnp.mean((prediction - target) ** 2)
+
+
 def softmax_cross_entropy(
     prediction: Float[Array, " classes"], target: Int[Array, ""] | Float[Array, " classes"]
 ) -> Float[Array, ""]:

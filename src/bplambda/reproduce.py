@@ -10,21 +10,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .config import Run, groups
+from .config import Run
 from .executors import Executor, Failure
 from .experiments import EXPERIMENTS
 from .experiments._base import Preset
 from .report import Section, build
-from .runs import Store
+from .runs import Finished, Store
+from .training import groups, trainer
 from .work import Progress as Made
 
 T = TypeVar("T")
-US_PER_RUN_AND_STEP = 7.0  # before anything has been measured
 
 
-def run_steps(runs: list[Run]) -> int:
-    """Time-steps of one example-batch, over all runs: what training time is proportional to."""
-    return sum(run.epochs * run.batches * run.length for run in runs)
+def seconds_of(runs: list[Run], found: list[Finished]) -> float:
+    """How long the runs take on one core, by the speed of those that have been found, task by task."""
+    total = 0.0
+    for run in runs:
+        speeds = [f.result["us_per_run_and_step"] for f in found if f.run.task == run.task]
+        known = [speed for speed in speeds if speed]
+        total += run.steps * 1e-6 * (statistics.median(known) if known else trainer(run).microseconds)
+    return total
 
 
 def train(runs: list[Run], store: Store, executor: Executor, console: Console, workers: int = 1) -> list[Failure]:
@@ -36,19 +41,22 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
     runs = list(dict.fromkeys(runs))
     found = {run: store.find(run) for run in runs}
     missing = [run for run, f in found.items() if f is None]
-    speeds = [f.result["us_per_run_and_step"] for f in found.values() if f and f.result["us_per_run_and_step"]]
-    speed = statistics.median(speeds) if speeds else US_PER_RUN_AND_STEP
-    seconds = run_steps(missing) * speed * 1e-6 / workers
-    console.print(f"{len(runs)} runs, {len(runs) - len(missing)} of them done, the rest in about {_duration(seconds)}.")
+    there = [f for f in found.values() if f]
+    seconds = seconds_of(missing, there) / workers
+    console.print(f"{len(runs)} runs, {len(there)} of them done, the rest in about {_duration(seconds)}.")
     if not missing:
         return []
+    for run in {run.task: run for run in missing}.values():
+        trainer(run).data(run)  # if there is something wrong with it, then let it be said here
     # A group that was stopped goes on as it was, for the same numbers to the last bit; else only what is missing.
     todo = []
     for group in groups(runs):
         rest = [run for run in group if found[run] is None]
         if rest:
             todo.append(group if store.under_way(group) else rest)
-    todo.sort(key=run_steps, reverse=True)  # the longest first: no worker waits at the end
+    costs = {id(group): seconds_of(group, there) for group in todo}
+    todo.sort(key=lambda group: costs[id(group)], reverse=True)  # the longest first: no worker waits at the end
+    total = sum(costs.values())
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -57,14 +65,16 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    done, began = [0] * len(todo), time.perf_counter()
+    done, steps, began = [0.0] * len(todo), [0.0] * len(todo), time.perf_counter()
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"training {len(missing)} runs", total=sum(map(run_steps, todo)), rate="compiling")
+        bar = progress.add_task(f"training {len(missing)} runs", total=total, rate="compiling")
 
         def on_progress(i: int, made: Made) -> None:
-            done[i] = made.epochs * run_steps(todo[i]) // todo[i][0].epochs
-            rate = sum(done) / (time.perf_counter() - began)
-            latest = f"T = {todo[i][0].length}, epoch {made.epochs}: error {made.error:.3f}"
+            share = made.epochs / todo[i][0].epochs
+            done[i] = share * costs[id(todo[i])]
+            steps[i] = share * sum(run.steps for run in todo[i])
+            rate = sum(steps) / (time.perf_counter() - began)
+            latest = f"{todo[i][0].label}, epoch {made.epochs}: error {made.error:.3f}"
             progress.update(bar, completed=sum(done), rate=f"{rate / 1e3:.0f}k steps/s", description=latest)
 
         return executor(todo, store, on_progress)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,9 @@ import numpy as np
 
 from .config import Run
 from .runs import Arrays, Checkpoint, Store
-from .training import CHUNK, Metrics, State, advance, start, varied
+from .training import Trainer, trainer, varied
 
-SOLVED, LAST = 0.025, 20  # the paper's criterion: error below this, averaged over the last epochs
+_CURVE = "curves/"
 
 
 class Progress(NamedTuple):
@@ -33,50 +33,50 @@ def train_group(group: list[Run], store: Store, report: Callable[[Progress], Non
     with store.lock(group):
         if all(store.find(run) for run in group):
             return
-        run, v = group[0], varied(group)
-        state = start(run, v)
+        run, v, how = group[0], varied(group), trainer(group[0])
+        data = how.data(run)
+        state = how.start(run, v, data)
         checkpoint = store.load_checkpoint(group)
-        epochs, seconds, steady, metrics = 0, 0.0, [0.0, 0], []
+        epochs, seconds, steady, curves = 0, 0.0, [0.0, 0], []
         if checkpoint is not None:
             epochs, seconds, steady = (checkpoint.header[k] for k in ("epochs", "seconds", "steady"))
             state = _restored(state, checkpoint.arrays)
-            metrics = [Metrics(*(checkpoint.arrays[f"metrics/{name}"] for name in Metrics._fields))]
+            curves = [{k.removeprefix(_CURVE): a for k, a in checkpoint.arrays.items() if k.startswith(_CURVE)}]
         while epochs < run.epochs:
-            count, began = min(CHUNK, run.epochs - epochs), time.perf_counter()
-            state, new = advance(run, state, v, count)
-            metrics.append(jax.tree.map(np.asarray, new))
+            count, began = min(how.chunk, run.epochs - epochs), time.perf_counter()
+            state, new = how.advance(run, state, v, data, count)
+            curves.append(new)
             took = time.perf_counter() - began
-            compiled = len(metrics) > (2 if checkpoint else 1)  # the first chunk includes the compilation
+            compiled = len(curves) > (2 if checkpoint else 1)  # the first chunk includes the compilation
             epochs, seconds = epochs + count, seconds + took
             if compiled:
                 steady = [steady[0] + took, steady[1] + count]
             if epochs < run.epochs:
-                joined = _joined(metrics)
-                curves = {f"metrics/{name}": curve for name, curve in joined._asdict().items()}
+                saved = {_CURVE + name: curve for name, curve in _joined(curves).items()}
                 header = {"epochs": epochs, "seconds": seconds, "steady": steady}
-                store.save_checkpoint(group, Checkpoint(_saved(state) | curves, header))
-            report(Progress(epochs, float(np.mean(metrics[-1].error[:, -1]))))
-        _finish(group, store, state, _joined(metrics), seconds, steady)
+                store.save_checkpoint(group, Checkpoint(_saved(state) | saved, header))
+            report(Progress(epochs, float(np.mean(new["error"][:, -1]))))
+        _finish(group, store, how, state, _joined(curves), seconds, steady)
 
 
-def _finish(group, store: Store, state: State, metrics: Metrics, seconds: float, steady: list) -> None:
-    learned = _named((state.network, state.synthesiser))
-    run_steps = len(group) * steady[1] * group[0].batches * group[0].length
+def _finish(
+    group: list[Run], store: Store, how: Trainer, state: Any, curves: Arrays, seconds: float, steady: list
+) -> None:
+    learned = how.learned(state)
+    parameters = _named((learned.network, learned.synthesiser))
+    run_steps = sum(run.steps for run in group) * steady[1] / group[0].epochs
     for i, run in enumerate(group):
         if store.find(run):  # written before a kill
             continue
-        mine = {name: curve[i] for name, curve in metrics._asdict().items()}
-        result = {
-            "error": float(np.mean(mine["error"][-LAST:])),
-            "solved": bool(np.mean(mine["error"][-LAST:]) < SOLVED),
-            "alignment": float(np.mean(mine["alignment"][-max(1, run.epochs // 10) :])) if run.length > 1 else 0.0,
+        mine = {name: curve[i] for name, curve in curves.items()}
+        result = how.summary(run, mine) | {
             "seconds": seconds,
             "runs_together": len(group),
             "us_per_run_and_step": 1e6 * steady[0] / run_steps if run_steps else None,
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in ("bplambda", "jax", "jaxlib", "equinox", "optax", "numpy")},
         }
-        store.write(group, run, mine, result, {name: array[i] for name, array in learned.items()})
+        store.write(group, run, mine, result, {name: array[i] for name, array in parameters.items()})
     store.forget_checkpoint(group)
 
 
@@ -84,20 +84,20 @@ def _named(tree) -> Arrays:
     return {jax.tree_util.keystr(path): np.asarray(a) for path, a in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _joined(metrics: list[Metrics]) -> Metrics:
-    return Metrics(*(np.concatenate(parts, axis=1) for parts in zip(*metrics, strict=True)))
+def _joined(curves: list[Arrays]) -> Arrays:
+    return {name: np.concatenate([c[name] for c in curves], axis=1) for name in curves[0]}
 
 
 def _is_key(leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _saved(state: State) -> Arrays:
+def _saved(state: Any) -> Arrays:
     leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(state)]
     return {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
 
 
-def _restored(like: State, arrays: Arrays) -> State:
+def _restored(like: Any, arrays: Arrays) -> Any:
     leaves, structure = jax.tree.flatten(like)
     saved = [jnp.asarray(arrays[f"state/{i}"]) for i in range(len(leaves))]
     wrapped = [jax.random.wrap_key_data(a) if _is_key(leaf) else a for a, leaf in zip(saved, leaves, strict=True)]

@@ -1,8 +1,19 @@
 """The paper's figures and tables, one file each."""
 
-from . import fig2, fig3, figS1, figS2, table1, theorem
+from . import fig2, fig3, fig4, fig5, figS1, figS2, table1, theorem
 from ._base import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in (theorem, fig2, fig3, figS1, figS2, table1)
+    experiment.name: experiment
+    for experiment in (
+        theorem.EXPERIMENT,
+        fig2.EXPERIMENT,
+        fig3.EXPERIMENT,
+        figS1.EXPERIMENT,
+        figS2.EXPERIMENT,
+        table1.TOY,
+        fig4.EXPERIMENT,
+        fig5.EXPERIMENT,
+        table1.WHOLE,
+    )
 }

@@ -5,7 +5,8 @@ from matplotlib import colormaps
 
 from ..runs import Finished
 from ._base import Claim, Experiment, band, figure, mean_sem, panel, rounded, select
-from .toy import COLOURS, LAMBDAS, fixed
+from .methods import COLOURS, LAMBDAS
+from .toy import fixed
 
 
 def runs(preset, seeds):

@@ -7,10 +7,10 @@ from ._base import Claim, Experiment, band, figure, mean_sem, panel, rounded, se
 from .fig2 import curves as fixed_curves
 from .fig2 import final
 from .fig2 import runs as fixed_runs
-from .toy import COLOURS, LAMBDAS, METHODS, N_COLOURS, TITLES, lengths, plastic, seeds, wanted
+from .methods import BP, COLOURS, LAMBDAS, TITLES, style
+from .toy import lengths, plastic, seeds, wanted
 
 FIRST_EPOCHS = 5
-BP = [name for name in METHODS if name.startswith("bp") and not name.startswith("bptt")]
 
 
 def runs(preset, given):
@@ -34,13 +34,6 @@ def learning_curves(ax, finished: list[Finished], length: int, methods) -> None:
             band(ax, epochs, curves, smoothing=True, **style(method))
     ax.set_xlabel("epoch")
     ax.set_ylim(-0.05, 1.3)
-
-
-def style(method: str) -> dict[str, str]:
-    """The same look for a method in every figure; truncated BPTT is dashed."""
-    settings = METHODS[method]
-    colour = COLOURS[settings["lam"]] if settings["rule"] == "bplambda" else N_COLOURS[settings["n"]]
-    return {"color": colour, "linestyle": "--" if settings["rule"] == "truncated" else "-", "label": TITLES[method]}
 
 
 def shown(finished: list[Finished]) -> list[int]:

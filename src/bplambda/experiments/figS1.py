@@ -3,7 +3,8 @@
 from ..runs import Finished
 from ._base import Claim, Experiment, band, figure, mean_sem, panel, rounded
 from .fig2 import curves, final, over_epochs
-from .toy import COLOURS, N_COLOURS, fixed
+from .methods import COLOURS, N_COLOURS
+from .toy import fixed
 
 NS = (2, 3, 4, 5)
 

@@ -4,11 +4,9 @@ import numpy as np
 
 from ..runs import Finished
 from ._base import Claim, Experiment, figure, mean_sem, panel, rounded, select, values
-from .fig3 import BP, learning_curves, shown, style
-from .toy import METHODS, TITLES, lengths, plastic, seeds, wanted
-
-TRUNCATED = ["none", *(m for m in METHODS if m.startswith("bptt"))]
-SG = [m for m in METHODS if m.startswith("sg")]
+from .fig3 import learning_curves, shown
+from .methods import BP, SG, TITLES, TRUNCATED, style
+from .toy import lengths, plastic, seeds, wanted
 
 
 def runs(preset, given):

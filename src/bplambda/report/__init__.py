@@ -11,7 +11,8 @@ import numpy as np
 
 from ..experiments import EXPERIMENTS, Experiment
 from ..experiments._base import Claim, Preset
-from ..experiments.toy import TITLES
+from ..experiments.methods import TITLES
+from ..experiments.table1 import MEASURES
 from ..runs import Finished
 
 
@@ -62,11 +63,12 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
     for s in sections:
         (out / f"{s.experiment.name}.svg").write_bytes(s.svg)
         (out / f"{s.experiment.name}.json").write_text(_json(s.data))
-    tables = [s.data for s in sections if s.experiment.name == "table1-toy"]
-    if tables:
-        (out / "table1.json").write_text(_json(tables[0]))
+    tables: list[list[dict]] = [s.data for s in sections if s.experiment.name.startswith("table1")]
+    table = max(tables, key=len, default=[])
+    if table:
+        (out / "table1.json").write_text(_json(table))
     page = out / "index.html"
-    page.write_text(_render(sections, tables[0] if tables else [], finished))
+    page.write_text(_render(sections, table, finished))
     return page, sections
 
 
@@ -95,4 +97,6 @@ def _render(sections: list[Section], table: list[dict], finished: list[Finished]
         "versions": finished[-1].result["versions"] if finished else {},
     }
     template = environment.get_template("page.html.jinja")
-    return template.render(sections=sections, table=table, titles=TITLES, summary=summary)
+    rows = {MEASURES[task]: [r for r in table if r["task"] == task] for task in MEASURES}
+    tables = {measure: mine for measure, mine in rows.items() if mine}
+    return template.render(sections=sections, tables=tables, titles=TITLES, summary=summary)

@@ -1,0 +1,36 @@
+"""Sequential MNIST: see a digit row by row, name it at the end."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+
+from .. import losses
+from ..network import Network
+from ._lstm import lstm
+
+PIXELS, CLASSES = 784, 10
+LENGTHS = (28, 56, 112, 784)  # rows of 28, 14, 7 and 1 pixels
+
+
+def batch(
+    images: UInt8[Array, "B 28 28"], labels: UInt8[Array, " B"], length: int
+) -> tuple[Float[Array, "T B row"], Int[Array, "T B"], Float[Array, " T"]]:
+    """Images as sequences of `length` pieces, the label and the loss at the last."""
+    ys = jnp.broadcast_to(labels.astype(int), (length, len(labels)))
+    return pieces(images, length), ys, jnp.zeros(length).at[-1].set(1.0)
+
+
+def pieces(images: UInt8[Array, "B 28 28"], length: int) -> Float[Array, "T B row"]:
+    """Images as sequences of pieces, from 0 to 1."""
+    return jnp.swapaxes(images.reshape(len(images), length, -1), 0, 1).astype(float) / 255
+
+
+def network(units: int, length: int, *, key: PRNGKeyArray) -> Network:
+    """An LSTM with a linear readout of logits."""
+    cell, readout = jax.random.split(key)
+    return Network(
+        lstm(PIXELS // length, units, key=cell),
+        eqx.nn.Linear(units, CLASSES, key=readout),
+        losses.softmax_cross_entropy,
+    )
