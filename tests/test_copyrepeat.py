@@ -77,7 +77,7 @@ def test_the_level_rises_after_the_batch_that_solves_it(rule, monkeypatch):
         at = copyrepeat.level(level)
         learned, info = step(at, learned, now)
         bits.append(float(info.loss) / (at.patterns * at.repeats + 1) / np.log(2))
-        level += bits[-1] < solved
+        level += int(bits[-1] < solved)
         levels.append(level)
     assert level >= 2, "the curriculum moved, or this shows nothing"
     np.testing.assert_array_equal(found["level"], levels[9::10])

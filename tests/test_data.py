@@ -220,9 +220,10 @@ def test_missing_files_name_the_command(tmp_path, monkeypatch):
         DataError, match=f"no {IMAGES}, no .* in .*empty.*`bplambda data mnist --data-dir '.*/my empty'`"
     ):
         load_mnist(tmp_path / "my empty")
-    monkeypatch.setenv("BPLAMBDA_DATA", str(tmp_path))
+    monkeypatch.delenv("BPLAMBDA_DATA", raising=False)
+    monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path)
     with pytest.raises(DataError, match="Give `bplambda data mnist` to fetch MNIST"):
-        load_mnist(tmp_path)
+        load_mnist(data_folder())
 
 
 def test_without_checksums_nothing_is_downloaded(small, mirrors):

@@ -14,11 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bplambda.config import Run
 from bplambda.experiments import EXPERIMENTS
 from bplambda.experiments._base import Preset, mean_sem
+from bplambda.experiments.methods import METHODS
 from bplambda.experiments.table1 import PAPER, rows, solved_length
 from bplambda.report import available, build
 from bplambda.runs import Finished
+from bplambda.training import trainer
+from bplambda.training.copyrepeat import solved_length as copyrepeat_length
 
 BPLAMBDA = Path(sys.executable).with_name("bplambda")
 
@@ -26,10 +30,13 @@ BPLAMBDA = Path(sys.executable).with_name("bplambda")
 def made_up(run) -> Finished:
     """A finished run as the store would give it, its numbers drawn at random from the run's name."""
     rng = np.random.default_rng(abs(hash(run.name)) % 2**32)
-    alignment = rng.uniform(size=(run.epochs, run.length - 1))
-    metrics = {"error": np.linspace(1, rng.uniform(0, 0.05), run.epochs), "alignment": alignment}
-    error = float(metrics["error"][-20:].mean())
-    result = {"error": error, "solved": error < 0.025, "alignment": 0.5, "seconds": 10.0, "runs_together": 5}
+    error = np.linspace(1, rng.uniform(0, 0.05), run.epochs)
+    metrics = {
+        "toy": {"error": error, "alignment": rng.uniform(size=(run.epochs, run.length - 1))},
+        "seqmnist": {"loss": error, "error": error, "test_error": error},
+        "copyrepeat": {"error": error, "level": np.sort(rng.integers(9, size=run.epochs))},
+    }[run.task]
+    result = trainer(run).summary(run, metrics) | {"seconds": 10.0, "runs_together": 5}
     return Finished(run, metrics, result | {"us_per_run_and_step": 5.0, "versions": {"jax": "0"}})
 
 
@@ -53,16 +60,30 @@ def test_every_experiment_is_drawn_for_both_presets(tmp_path):
 
 
 def test_table1_rows():
-    found = rows(all_runs())
-    assert [row["method"] for row in found] == list(PAPER)
+    finished = all_runs()
+    found = rows(finished)
     assert all(set(row) == {"task", "method", "mean", "sem", "seeds", "paper", "budget"} for row in found)
-    assert PAPER["bp1"] == 90
-    assert PAPER["none"] == 4
-    assert PAPER["sg3"] == 38
+    for task in ("toy", "seqmnist"):
+        assert [row["method"] for row in found if row["task"] == task] == list(METHODS)
+    copyrepeat = [row for row in found if row["task"] == "copyrepeat"]
+    assert {row["method"] for row in copyrepeat} == set(METHODS)
+    assert [row["method"] for row in copyrepeat if row["budget"] == "150,000 batches"] == ["sg5", "bp1"]
+    assert PAPER["toy"] | {"bp1": 90, "none": 4, "sg3": 38} == PAPER["toy"]
+    assert PAPER["seqmnist"] | {"bp1": 90.6, "none": 64.1, "bptt2": 73.4} == PAPER["seqmnist"]
+    assert PAPER["copyrepeat"] | {"bp1": 29.0, "none": 8.2, "sg5": 23.0} == PAPER["copyrepeat"]
+
+
+def test_a_long_run_counts_as_a_short_one_too():
+    finished = [f for f in all_runs(seeds=3) if f.run.task == "copyrepeat" and f.run.rule == "bplambda"]
+    both = [row for row in rows(finished) if row["method"] == "bp1"]
+    assert [(row["budget"], row["seeds"]) for row in both] == [("30,000 batches", 3), ("150,000 batches", 2)]
+    bp1 = [f for f in finished if f.run.lam == 1.0]
+    lengths = [copyrepeat_length(int(f.metrics["level"][299])) for f in bp1]
+    assert both[0]["mean"] == pytest.approx(np.mean(lengths), abs=0.01)
 
 
 def test_a_length_counts_only_with_all_shorter_ones():
-    run = all_runs()[-1].run
+    run = Run()
 
     def runs(solved):
         made = [made_up(dataclasses.replace(run, length=T)) for T in (30, 10, 20)]
@@ -129,7 +150,8 @@ def test_train_report_and_help(tmp_path):
     report = command("report", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     assert (tmp_path / "report" / "index.html").exists()
-    for words in (["train", "toy"], ["reproduce"], ["report"], ["verify"]):
+    tasks = (["train", task] for task in ("toy", "seqmnist", "copyrepeat"))
+    for words in (*tasks, ["reproduce"], ["report"], ["verify"], ["data"]):
         text = command(*words, "--help", cwd=tmp_path).stdout
         assert "Example: bplambda" in text
         assert "default" in text
@@ -142,6 +164,10 @@ def test_mistakes_on_the_command_line(tmp_path):
         (["report", "--store", "nowhere"], "There is no run store at nowhere"),
         (["reproduce", "--workers", "0"], "workers is 0"),
         (["reproduce", "fig9"], "fig9"),
+        (["train", "copyrepeat", "--batches", "150"], "batches is 150, but must be a multiple of 100"),
+        (["train", "seqmnist", "--data-dir", "none"], "bplambda data mnist --data-dir none"),
+        (["reproduce", "fig4", "--data-dir", "none"], "bplambda data mnist --data-dir none"),
+        (["train", "seqmnist", "--row-size", "5"], "row-size"),
     ):
         found = command(*arguments, cwd=tmp_path)
         assert found.returncode != 0

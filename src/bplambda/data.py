@@ -64,6 +64,10 @@ def data_folder(given: Path | None = None) -> Path:
         return given
     if os.environ.get("BPLAMBDA_DATA"):
         return Path(os.environ["BPLAMBDA_DATA"])
+    return _usual_folder()
+
+
+def _usual_folder() -> Path:
     return platformdirs.user_data_path("bplambda") / "mnist"
 
 
@@ -297,5 +301,5 @@ def _digest(*contents: bytes) -> str:
 
 def _command(folder: Path) -> str:
     """What to type to fetch MNIST into `folder`."""
-    usual = folder.absolute() == data_folder().absolute()
+    usual = folder.absolute() == _usual_folder().absolute()
     return "bplambda data mnist" + ("" if usual else f" --data-dir {shlex.quote(str(folder))}")

@@ -20,6 +20,7 @@ from .training import groups, trainer
 from .work import Progress as Made
 
 T = TypeVar("T")
+LOG_EVERY = 60.0  # seconds, between two lines in a log
 
 
 def seconds_of(runs: list[Run], found: list[Finished]) -> float:
@@ -66,6 +67,7 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
         TimeRemainingColumn(),
     )
     done, steps, began = [0.0] * len(todo), [0.0] * len(todo), time.perf_counter()
+    said = [began]
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task(f"training {len(missing)} runs", total=total, rate="compiling")
 
@@ -76,6 +78,9 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
             rate = sum(steps) / (time.perf_counter() - began)
             latest = f"{todo[i][0].label}, epoch {made.epochs}: error {made.error:.3f}"
             progress.update(bar, completed=sum(done), rate=f"{rate / 1e3:.0f}k steps/s", description=latest)
+            if not console.is_terminal and time.perf_counter() > said[0] + LOG_EVERY:  # where no bar can be drawn
+                said[0] = time.perf_counter()
+                console.print(f"{100 * sum(done) / total:.0f} % after {_duration(said[0] - began)}: {latest}")
 
         return executor(todo, store, on_progress)
 

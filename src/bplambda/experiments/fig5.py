@@ -39,21 +39,25 @@ def lengths(finished: list[Finished], method: str, epochs: int) -> np.ndarray:
 
 
 def budgets(finished: list[Finished], method: str) -> list[int]:
-    """The numbers of epochs that there are; a longer run is a shorter one as well."""
-    return sorted({f.run.epochs for f in select(finished, task="copyrepeat", **METHODS[method])})
+    """The numbers of epochs that there are, and the one that all methods have: a longer run is a shorter one too."""
+    mine = {f.run.epochs for f in select(finished, task="copyrepeat", **METHODS[method])}
+    return sorted(mine | {shortest(finished)}) if mine else []
+
+
+def shortest(finished: list[Finished]) -> int:
+    return min((f.run.epochs for f in select(finished, task="copyrepeat")), default=0)
 
 
 def draw(finished: list[Finished]):
     fig, axes = figure(2, width=4.2)
     for ax, letter, title, methods in ((axes[0, 0], "a", "BP(λ)", ["none", *BP]), (axes[0, 1], "b", "n-step SG", SG)):
         for method in methods:
-            shortest, *longer = budgets(finished, method)
-            found = lengths(finished, method, shortest)
-            band(ax, 0.1 * np.arange(1, shortest + 1), found, **style(method))
+            first, *longer = budgets(finished, method)
+            band(ax, 0.1 * np.arange(1, first + 1), lengths(finished, method, first), **style(method))
             for epochs in longer:
-                rest = lengths(finished, method, epochs)[:, shortest - 1 :]
+                rest = lengths(finished, method, epochs)[:, first - 1 :]
                 look = style(method) | {"label": f"{TITLES[method]}, {len(rest)} seeds", "linestyle": "-."}
-                band(ax, 0.1 * np.arange(shortest, epochs + 1), rest, **look)
+                band(ax, 0.1 * np.arange(first, epochs + 1), rest, **look)
         panel(ax, letter, title)
         ax.set_xlabel("batches, in thousands")
     best = lengths(finished, "bp1", budgets(finished, "bp1")[-1]).max(axis=1).mean()
@@ -76,19 +80,19 @@ def data(finished: list[Finished]):
 
 
 def claims(finished: list[Finished]) -> list[Claim]:
-    shortest = min(budgets(finished, "bp1"))
-    solved = {m: float(lengths(finished, m, shortest)[:, -1].mean()) for m in ["none", *BP, *SG]}
+    epochs = shortest(finished)
+    solved = {m: float(lengths(finished, m, epochs)[:, -1].mean()) for m in ["none", *BP, *SG]}
     best = max(SG, key=lambda m: solved[m])
     free = ["none", *BP]
     return [
         Claim(
             "BP(1) provides the best BPTT-free solution",
-            f"{100 * shortest:,} batches: " + ", ".join(f"{TITLES[m]} {solved[m]:.1f}" for m in free),
+            f"{100 * epochs:,} batches: " + ", ".join(f"{TITLES[m]} {solved[m]:.1f}" for m in free),
             solved["bp1"] > max(solved[m] for m in free if m != "bp1"),
         ),
         Claim(
             "BP(1) outperforms n-step synthetic gradients",
-            f"{100 * shortest:,} batches: BP(1) {solved['bp1']:.1f}; {TITLES[best]} {solved[best]:.1f}",
+            f"{100 * epochs:,} batches: BP(1) {solved['bp1']:.1f}; {TITLES[best]} {solved[best]:.1f}",
             solved["bp1"] > solved[best],
         ),
     ]

@@ -33,9 +33,9 @@ def available(experiment: Experiment, finished: list[Finished]) -> list[Finished
     presets: tuple[Preset, ...] = ("paper", "quick")
     for preset in presets:
         for seeds in range(20, 0, -1):
-            names = [run.name for run in experiment.runs(preset, seeds)]
-            if all(name in there for name in names):
-                return [there[name] for name in dict.fromkeys(names)]
+            runs = experiment.runs(preset, seeds)
+            if all(run.name in there for run in runs):
+                return [there[run.name] for run in dict.fromkeys(runs)]
     return None
 
 
@@ -89,7 +89,8 @@ def _render(sections: list[Section], table: list[dict], finished: list[Finished]
         loader=jinja2.PackageLoader("bplambda", "report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["inline"] = _inline
-    speeds = [f.result["us_per_run_and_step"] for f in finished if f.result["us_per_run_and_step"]]
+    toy = [f.result["us_per_run_and_step"] for f in finished if f.run.task == "toy"]
+    speeds = [speed for speed in toy if speed]
     summary = {
         "runs": len(finished),
         "hours": sum(f.result["seconds"] / f.result["runs_together"] for f in finished) / 3600,
