@@ -4,6 +4,9 @@ from . import losses as losses
 from .cells import RNNCell as RNNCell
 from .gradcheck import GradCheck as GradCheck
 from .gradcheck import gradcheck as gradcheck
+from .learner import Learner as Learner
+from .learner import LearnerState as LearnerState
+from .learner import StepInfo as StepInfo
 from .network import Network as Network
 from .rules._base import Carry as Carry
 from .rules._base import Gradients as Gradients

@@ -69,12 +69,15 @@ class Info(NamedTuple):
     - `predictions`: the readout at each step, `[K, B, ...]`.
     - `states`: the flat states, `[K, B, S]`.
     - `synthetic`: the synthetic gradients g(s_t; θ), before `scale`; 0 at a sequence's end. `[K, B, S]`.
+    - `errors`: what the synthesiser learned from at the states *before* each step: its targets, as far as the window
+      shows them, minus its predictions; in a window of one step, the TD error. 0 where none. `[K, B, S]`.
     """
 
     loss: Float[Array, ""]
     predictions: PyTree[Array]
     states: Float[Array, "K B S"]
     synthetic: Float[Array, "K B S"]
+    errors: Float[Array, "K B S"]
 
 
 class Rule(eqx.Module):
@@ -217,9 +220,10 @@ def finish(
     unrolled: Unrolled,
     last: bool | Bool[Array, ""],
     synthetic: Float[Array, "K B S"],
+    errors: Float[Array, "K B S"],
     memory: PyTree[Array] | None = None,
 ) -> tuple[Carry, Info]:
     """The carry to the next window, fresh if the sequence has ended, and the info of this one."""
     state = unrolled.network.unflatten(unrolled.states[-1])
-    info = Info(unrolled.loss, unrolled.predictions, unrolled.states[1:], synthetic)
+    info = Info(unrolled.loss, unrolled.predictions, unrolled.states[1:], synthetic, errors)
     return Carry(ended(last, state), memory), info

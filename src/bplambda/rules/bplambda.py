@@ -60,4 +60,4 @@ class BPLambda(LambdaRule):
         else:
             transport = unrolled.transport(gamma * lam)
             trace = ended(window.last, accumulate(trace, synthesiser, unrolled.states[:-1], transport))
-        return gradients, *finish(unrolled, window.last, ahead, trace)
+        return gradients, *finish(unrolled, window.last, ahead, q, trace)

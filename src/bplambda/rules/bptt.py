@@ -48,5 +48,5 @@ def _window(rule: Rule, network, synthesiser, carry: Carry, window: Window, n: I
     inside = (~edges(steps, steps if n is None else n)).astype(unrolled.states.dtype)
     cotangents = unrolled.loss_gradients + unrolled.future(unrolled.loss_gradients, inside)
     unlearned = jax.tree.map(jnp.zeros_like, eqx.filter(synthesiser, eqx.is_inexact_array))
-    synthetic = jnp.zeros_like(cotangents)
-    return Gradients(unrolled.gradient(cotangents), unlearned), *finish(unrolled, window.last, synthetic)
+    none = jnp.zeros_like(cotangents)
+    return Gradients(unrolled.gradient(cotangents), unlearned), *finish(unrolled, window.last, none, none)

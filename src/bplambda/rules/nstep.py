@@ -42,5 +42,6 @@ class NStepSG(TruncatingRule):
 
         targets = unrolled.back(unrolled.loss_gradients + at_edge * gamma * ahead, gamma * inside)
         at_start = jnp.concatenate([jnp.ones_like(at_edge[:1]), at_edge[:-1]])
-        learned = pull_theta(at_start * (g - targets) / g.shape[1])
-        return Gradients(unrolled.gradient(cotangents), learned), *finish(unrolled, window.last, ahead)
+        errors = at_start * (targets - g)
+        learned = pull_theta(-errors / g.shape[1])
+        return Gradients(unrolled.gradient(cotangents), learned), *finish(unrolled, window.last, ahead, errors)

@@ -21,9 +21,9 @@ class OfflineLambdaSG(LambdaRule):
         g, ahead, pull_theta = predict(synthesiser, unrolled, window.last)
         lam, gamma, scale = self._numbers(g.dtype)
 
-        error = g - lambda_weighted(unrolled, ahead, lam, gamma)
+        errors = lambda_weighted(unrolled, ahead, lam, gamma) - g
         gradients = Gradients(
             unrolled.gradient(unrolled.loss_gradients + scale * ahead),
-            pull_theta(error / g.shape[1]),
+            pull_theta(-errors / g.shape[1]),
         )
-        return gradients, *finish(unrolled, window.last, ahead)
+        return gradients, *finish(unrolled, window.last, ahead, errors)

@@ -8,7 +8,7 @@ from jax import lax
 
 from ..network import Network
 from ..targets import lambda_weighted
-from ..unroll import parameters
+from ..unroll import over_time_and_batch, parameters
 from ._base import Carry, Gradients, SteppingRule, Window, ended, finish
 
 
@@ -54,4 +54,5 @@ class OnlineLambdaSG(SteppingRule):
             unrolled.gradient(unrolled.loss_gradients + scale * ahead),
             jax.tree.map(lambda p, q: (p - q) / alpha, theta_init, theta),
         )
-        return gradients, *finish(unrolled, window.last, ahead)
+        errors = lambda_weighted(unrolled, ahead, lam, gamma) - over_time_and_batch(synthesiser)(s[:-1])
+        return gradients, *finish(unrolled, window.last, ahead, errors)

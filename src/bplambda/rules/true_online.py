@@ -83,4 +83,4 @@ class TrueOnlineBPLambda(SteppingRule):
         memory = ended(window.last, Dutch(trace, theta, jnp.array(True)))
         learned = eqx.tree_at(lambda g: (g.weight, g.bias), synthesiser, (-step[:, :S] / batch, -step[:, S] / batch))
         gradients = Gradients(unrolled.gradient(unrolled.loss_gradients + scale * ahead), learned)
-        return gradients, *finish(unrolled, window.last, ahead, memory)
+        return gradients, *finish(unrolled, window.last, ahead, delta[None], memory)

@@ -1,0 +1,98 @@
+"""A pytree of arrays in one file: whole or not at all, checked when it is read, and nothing is ever unpickled."""
+
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+FORMAT = 1
+
+
+class CheckpointError(ValueError):
+    """The file cannot be used; the message says why."""
+
+
+def save(path: Path, tree: Any, configuration: dict[str, Any]) -> None:
+    """Replaces `path`, all at once."""
+    arrays = [np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(tree)]
+    header = {
+        "format": FORMAT,
+        "configuration": configuration,
+        "leaves": _described(tree),
+        "sha256": _digest(arrays),
+    }
+    draft = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        with draft.open("wb") as file:
+            encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
+            np.savez(file, header=encoded, **{str(i): a for i, a in enumerate(arrays)})  # pyrefly: ignore[bad-argument-type]
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load(path: Path, like: Any, configuration: dict[str, Any]) -> Any:
+    """The pytree in `path`, which must be of the structure and shapes of `like`, and saved with `configuration`."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            header = json.loads(file["header"].tobytes())
+            known = header["format"] == FORMAT
+            arrays = [file[str(i)] for i in range(len(file.files) - 1)] if known else []
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no checkpoint at {path}.") from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint: it was cut short or changed ({error}).") from error
+    if not known:
+        raise CheckpointError(
+            f"{path} is of format {header['format']}, but this version of bplambda reads format {FORMAT}: "
+            "use the version that wrote it, or a newer one."
+        )
+    saved = header["configuration"]
+    differences = [
+        f"{name} is {saved.get(name)!r} in the file, {configuration.get(name)!r} here"
+        for name in saved.keys() | configuration.keys()
+        if saved.get(name) != configuration.get(name)
+    ]
+    if differences:
+        raise CheckpointError(f"{path} was saved by another learner: {'; '.join(sorted(differences))}.")
+    if header["leaves"] != _described(like):
+        wrong = [
+            f"{a} in the file, {b} here" for a, b in zip(header["leaves"], _described(like), strict=False) if a != b
+        ]
+        first = wrong[0] if wrong else f"{len(header['leaves'])} arrays in the file, {len(_described(like))} here"
+        raise CheckpointError(f"{path} was saved by a learner with another network or optimiser: {first}.")
+    if len(arrays) != len(header["leaves"]) or _digest(arrays) != header["sha256"]:
+        raise CheckpointError(f"{path} is not a whole checkpoint: its contents have been changed.")
+    leaves, structure = jax.tree.flatten(like)
+    wrapped = [
+        jax.random.wrap_key_data(jnp.asarray(a)) if _is_key(leaf) else jnp.asarray(a)
+        for a, leaf in zip(arrays, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, wrapped)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _described(tree: Any) -> list[str]:
+    """Each leaf of a pytree: where it is, its dtype, its shape."""
+    return [
+        f"{jax.tree_util.keystr(path)}: {leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+def _digest(arrays: list[np.ndarray]) -> str:
+    sha256 = hashlib.sha256()
+    for array in arrays:
+        sha256.update(np.ascontiguousarray(array).tobytes())
+    return sha256.hexdigest()

@@ -1,0 +1,462 @@
+"""The streaming learner: against the rules it is made of, and whatever a stream may throw at it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bplambda as bp
+from bplambda.checkpoints import CheckpointError
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+STEPS = 23
+KEY = jax.random.key(0)
+
+
+def make_network(units=5, cell=eqx.nn.GRUCell, outputs=1, loss=bp.losses.squared_error):
+    first, second = jax.random.split(jax.random.key(1))
+    return bp.Network(cell(2, units, key=first), eqx.nn.Linear(units, outputs, key=second), loss)
+
+
+def stream(steps=STEPS, seed=2, batch=()):
+    rng = np.random.default_rng(seed)
+    xs, ys = rng.normal(size=(steps, *batch, 2)), rng.normal(size=(steps, *batch, 1))
+    return xs.astype(np.float32), ys.astype(np.float32)
+
+
+def assert_same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+def assert_close(a, b, rtol=1e-4, atol=1e-6):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
+
+
+LEARNERS = {
+    "accumulate": lambda **kw: bp.Learner(make_network(), bp.BPLambda(0.9, 0.95), **kw),
+    "every 4": lambda **kw: bp.Learner(make_network(), bp.BPLambda(0.9, 0.95), update_every=4, **kw),
+    "lstm": lambda **kw: bp.Learner(make_network(3, eqx.nn.LSTMCell), bp.BPLambda(), **kw),
+    "true-online": lambda **kw: bp.Learner(make_network(), bp.TrueOnlineBPLambda(), **kw),
+    "truncated": lambda **kw: bp.Learner(make_network(), bp.TruncatedBPTT(3), **kw),
+    "no BPTT": lambda **kw: bp.Learner(make_network(), bp.NoBPTT(), **kw),
+    "n-step": lambda **kw: bp.Learner(make_network(), bp.NStepSG(3), update_every=6, **kw),
+    "rolling": lambda **kw: bp.Learner(make_network(), bp.TruncatedBPTT(3), rolling=True, **kw),
+}
+
+
+@pytest.fixture(params=LEARNERS)
+def make(request):
+    return LEARNERS[request.param]
+
+
+def test_step_and_run_agree_bit_for_bit(make):
+    learner = make()
+    xs, ys = stream()
+    weights = np.ones(STEPS, np.float32)
+    weights[[3, 4, 11]] = 0
+    state = begin = learner.init(KEY)
+    infos = []
+    for x, y, weight in zip(xs, ys, weights, strict=True):
+        predicted = learner.predict(state, x)
+        state, info = learner.step(state, x, y if weight else None)
+        np.testing.assert_allclose(predicted, info.prediction, rtol=1e-5)
+        infos.append(info)
+    together, found = learner.run(begin, xs, ys, weights)
+    assert_same(state, together)
+    assert_same(jax.tree.map(lambda *a: jnp.stack(a), *infos), found)
+    assert int(state.steps) == STEPS
+    assert np.sum(found.updated) == int(state.updates) > 0
+    assert not np.any(found.skipped)
+    in_pieces = begin
+    for piece in (slice(0, 1), slice(1, 14), slice(14, STEPS)):
+        in_pieces, _ = learner.run(in_pieces, xs[piece], ys[piece], weights[piece])
+    assert_same(state, in_pieces)
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_step_is_the_rule_s_window_and_an_optimiser_step(batch):
+    network, rule = make_network(), bp.BPLambda(0.8, 0.9, 0.5)
+    learner = bp.Learner(network, rule, optax.adam(1e-2), optax.sgd(1e-2), batch_size=batch)
+    xs, ys = stream(6, batch=() if batch is None else (batch,))
+    state, infos = learner.run(learner.init(KEY), xs, ys)
+
+    synthesiser = bp.LinearSynthesiser(5)
+    adam = optax.adam(1e-2)
+    adam_state = adam.init(eqx.filter(network, eqx.is_inexact_array))
+    carry = rule.init(network, synthesiser, batch or 1)
+    if batch is None:
+        xs, ys = xs[:, None], ys[:, None]
+    for t in range(6):
+        gradients, carry, info = rule.window(network, synthesiser, carry, bp.Window(xs[t : t + 1], ys[t : t + 1]))
+        steps, adam_state = adam.update(gradients.network, adam_state)
+        network = eqx.apply_updates(network, steps)
+        synthesiser = jax.tree.map(lambda p, g: p - 1e-2 * g, synthesiser, gradients.synthesiser)
+        np.testing.assert_allclose(infos.loss[t], info.loss, rtol=1e-4)
+        np.testing.assert_allclose(infos.td_error[t] ** 2, np.mean(np.sum(info.errors**2, axis=-1)), rtol=1e-3)
+        np.testing.assert_allclose(infos.network_gradient[t], optax.tree.norm(gradients.network), rtol=1e-3)
+    assert_close(learner.modules(state), (network, synthesiser))
+    assert_close(state.carry, carry)
+
+
+def adding_up():
+    """An optimiser that changes nothing and adds up what it is given."""
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def update(updates, state, params=None):
+        return init(updates), jax.tree.map(jnp.add, state, updates)
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.parametrize("every", [2, 6, 24])
+def test_updates_every_few_steps_have_the_same_gradients_if_parameters_are_held(every):
+    synthesiser = jax.tree.map(lambda p: p + 0.1, bp.LinearSynthesiser(5))
+    xs, ys = stream(24)
+
+    def totals(every):
+        learner = bp.Learner(
+            make_network(), bp.BPLambda(0.9), adding_up(), adding_up(), update_every=every, synthesiser=synthesiser
+        )
+        return learner.run(learner.init(KEY), xs, ys)[0].optimisers
+
+    assert_close(totals(every), totals(1), rtol=1e-3, atol=1e-4)
+
+
+def test_a_rolling_window_by_hand():
+    """The newest loss through the last three inputs, replayed with the weights as they now are."""
+    network, n, rate = make_network(), 3, 0.05
+    learner = bp.Learner(network, bp.TruncatedBPTT(n), optax.sgd(rate), rolling=True)
+    xs, ys = stream(8)
+    state, infos = learner.run(learner.init(KEY), xs, ys)
+
+    def replay(network, start, inputs):
+        states = [start]
+        for x in inputs:
+            states.append(network.cell(x, states[-1]))
+        return states
+
+    start, inputs = jnp.zeros(5), []
+    for t in range(8):
+        inputs = [*inputs, xs[t]][-n:]
+        last = replay(network, start, inputs)[-1]
+        np.testing.assert_allclose(infos.prediction[t], network.readout(last), rtol=1e-4, atol=1e-6)
+
+        def loss(network, start=start, inputs=inputs, y=ys[t]):
+            return network.loss(network.readout(replay(network, start, inputs)[-1]), y)
+
+        gradient = eqx.filter_grad(loss)(network)
+        if len(inputs) == n:
+            start = replay(network, start, inputs)[1]
+        network = eqx.apply_updates(network, jax.tree.map(lambda g: -rate * g, gradient))
+    assert_close(learner.modules(state)[0], network)
+
+
+def test_no_target_moves_the_state_but_teaches_the_network_nothing():
+    learner = bp.Learner(make_network(), bp.NoBPTT(), optax.sgd(0.1))
+    state = learner.init(KEY)
+    after, info = learner.step(state, np.ones(2))
+    assert_same(state.network, after.network)
+    assert np.any(after.now != state.now)
+    assert info.loss == 0
+
+
+def test_nothing_is_compiled_after_the_first_step(make):
+    learner = make()
+    xs, ys = stream(8)
+    state, _ = learner.step(learner.init(KEY), xs[0], ys[0])
+    others = ((xs[0], None), (list(map(float, xs[1])), [0.5]), (jnp.asarray(xs[2]), ys[2].astype(np.float64)))
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *args, **kwargs: compiled.append(event) if "backend_compile" in event else None
+    )
+    try:
+        for x, y in zip(xs, ys, strict=True):
+            state, _ = learner.step(state, x, y)
+        for x, y in others:
+            state, _ = learner.step(state, x, y)
+        assert not compiled
+        jax.jit(lambda x: x * 3 + 17)(xs[0])
+        assert compiled, "or this test would show nothing"
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+@pytest.mark.parametrize("bad", ["nan in x", "inf in x", "nan in y"])
+def test_a_bad_step_is_as_if_it_had_never_been(make, bad):
+    learner = make()
+    xs, ys = stream()
+    x, y = np.ones(2, np.float32), np.ones(1, np.float32)
+    (x if "x" in bad else y)[0] = np.nan if "nan" in bad else np.inf
+    with_it = learner.run(learner.init(KEY), np.insert(xs, 9, x, axis=0), np.insert(ys, 9, y, axis=0))
+    without = learner.run(learner.init(KEY), xs, ys)
+    state = with_it[0]._replace(steps=without[0].steps, skipped=without[0].skipped)
+    assert_same(state, without[0])
+    assert int(with_it[0].skipped) == 1
+    np.testing.assert_array_equal(np.flatnonzero(with_it[1].skipped), [9])
+    assert np.all(np.isfinite(with_it[1].prediction))
+
+
+def test_a_target_that_is_not_looked_at_may_be_anything():
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    xs, ys = stream(5)
+    ys[2] = np.nan
+    _, infos = learner.run(learner.init(KEY), xs, ys, [1, 1, 0, 1, 1])
+    assert not np.any(infos.skipped)
+
+
+def test_a_gradient_that_overflows_is_skipped_and_parameters_stay_finite(make):
+    learner = make()
+    xs, ys = stream()
+    ys[7] = 1e30
+    state, infos = learner.run(learner.init(KEY), xs, ys)
+    assert int(state.skipped) == np.sum(infos.skipped) >= 1
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((state.network, state.synthesiser)))
+    assert np.isfinite(infos.loss).all()
+    after, _ = learner.run(state, xs[:6], ys[:6])
+    assert int(after.updates) > int(state.updates), "and it goes on"
+
+
+def test_a_reset_forgets_the_sequence_and_keeps_what_was_learned(make):
+    learner = make()
+    xs, ys = stream()
+    state, _ = learner.run(learner.init(KEY), xs[:11], ys[:11])
+    fresh = learner.reset(state)
+    assert_same(fresh.network, state.network)
+    assert_same(fresh.optimisers, state.optimisers)
+    begin = learner.init(KEY)
+    assert_same((fresh.carry, fresh.now, fresh.recent), (begin.carry, begin.now, begin.recent))
+
+
+def test_learners_under_vmap():
+    xs, ys = stream()
+
+    def learn(lam, key):
+        learner = bp.Learner(make_network(), bp.BPLambda(lam), update_every=2)
+        state, infos = learner.run(learner.init(key), xs, ys)
+        return infos.loss, state.network
+
+    lams, keys = jnp.array([0.0, 0.5, 1.0]), jax.random.split(KEY, 3)
+    together = jax.vmap(learn)(lams, keys)
+    for i in range(3):
+        assert_close(jax.tree.map(lambda a, i=i: a[i], together), learn(lams[i], keys[i]), rtol=1e-3)
+
+
+def test_gradients_and_traces_can_be_clipped():
+    xs, ys = stream()
+    plain = optax.sgd(1.0)
+    learner = bp.Learner(make_network(), bp.BPLambda(1.0, 1.0), plain, plain, clip=1e-3, clip_trace=0.5)
+    state = learner.init(KEY)
+    for x, y in zip(xs, 10 * ys, strict=True):
+        before = state
+        state, info = learner.step(state, x, y)
+        assert info.network_gradient > 1e-3
+        for name in ("network", "synthesiser"):
+            moved = jax.tree.map(jnp.subtract, getattr(state, name), getattr(before, name))
+            assert optax.tree.norm(moved) < 1.1e-3
+        assert 0 < optax.tree.norm(state.carry.memory) < 0.501
+
+
+def test_classes_and_other_shapes():
+    network = make_network(outputs=3, loss=bp.losses.softmax_cross_entropy)
+    learner = bp.Learner(network, bp.BPLambda(), update_every=2)
+    state = learner.init(KEY)
+    for y in (0, 2, None, np.int64(1)):
+        state, info = learner.step(state, [0.0, 1.0], y)
+    assert info.prediction.shape == (3,)
+    assert int(state.updates) == 2
+    one_hot = bp.Learner(network, bp.BPLambda(), example=(np.zeros(2, np.float32), np.zeros(3, np.float32)))
+    one_hot.step(one_hot.init(KEY), [0.0, 1.0], [0.2, 0.3, 0.5])
+
+
+class Named(eqx.Module):
+    """A cell whose input is a dictionary."""
+
+    weight: jax.Array
+    hidden_size: int = eqx.field(static=True, default=3)
+
+    def __call__(self, x, h):
+        return jnp.tanh(self.weight @ h + x["a"] + x["b"])
+
+
+def test_a_cell_that_does_not_tell_its_input():
+    network = bp.Network(Named(jnp.eye(3)), eqx.nn.Linear(3, 1, key=KEY), bp.losses.squared_error)
+    x = {"a": np.ones(3, np.float32), "b": np.float32(2.0)}
+    with pytest.raises(ValueError, match="example=\\(x, y\\)"):
+        bp.Learner(network, bp.BPLambda(), update_every=2).init(KEY)
+    shown = bp.Learner(network, bp.BPLambda(), update_every=2, example=(x, np.zeros(1, np.float32)))
+    for learner in (bp.Learner(network, bp.BPLambda()), shown):
+        _, info = learner.step(learner.init(KEY), x, [1.0])
+        assert info.loss > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda it, s: it.step(s, np.zeros(3), [0.0]), r"x is 'float32\[3\]', but must be of float32\[2\]"),
+        (lambda it, s: it.step(s, np.zeros((1, 2)), [0.0]), r"x is 'float32\[1, 2\]'"),
+        (lambda it, s: it.step(s, np.zeros(2), 0.0), r"y is 'float32\[\]', but must be of float32\[1\]"),
+        (lambda it, s: it.step(s, ["a", "b"], [0.0]), "x is .*'a'.*, but must be an array of numbers"),
+        (lambda it, s: it.run(s, np.zeros((4, 2)), np.zeros((3, 1))), r"ys is 'float32\[3, 1\]'"),
+        (lambda it, s: it.run(s, np.zeros((0, 2)), np.zeros((0, 1))), "at least one step"),
+        (lambda it, s: it.run(s, np.zeros((4, 2)), np.zeros((4, 1)), np.ones(3)), "weights is"),
+        (lambda it, s: it.predict(s, np.zeros(5)), r"x is 'float32\[5\]'"),
+    ],
+)
+def test_wrong_shapes_are_refused_before_anything_is_compiled(call, words, monkeypatch):
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    state = learner.init(KEY)
+    for name in ("_step", "_run", "_predict"):
+        monkeypatch.setattr(learner, name, lambda *args: pytest.fail("it went on"))
+    with pytest.raises(ValueError, match=words):
+        call(learner, state)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"rule": bp.BPTT()}, "rule is 'BPTT', but must be"),
+        ({"rule": bp.TruncatedBPTT(3), "update_every": 4}, "update_every is 4, but must be a multiple of n = 3"),
+        ({"rule": bp.TrueOnlineBPLambda(), "update_every": 2}, "update_every is 2, but must be 1"),
+        ({"rule": bp.BPLambda(), "update_every": 0}, "update_every is 0"),
+        ({"rule": bp.BPLambda(), "batch_size": 0}, "batch_size is 0"),
+        ({"rule": bp.BPLambda(), "rolling": True}, "rolling is True"),
+        ({"rule": bp.BPLambda(), "clip": 0.0}, "clip is 0.0"),
+    ],
+)
+def test_wrong_settings_are_refused(kwargs, words):
+    with pytest.raises(ValueError, match=words):
+        bp.Learner(make_network(), **kwargs)
+
+
+def test_a_synthesiser_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="synthesiser"):
+        bp.Learner(make_network(5), bp.BPLambda(), synthesiser=bp.LinearSynthesiser(4))
+
+
+def test_a_checkpoint_goes_on_bit_for_bit(make, tmp_path):
+    xs, ys = stream()
+    learner = make()
+    state, _ = learner.run(learner.init(jax.random.key(7)), xs[:10], ys[:10])
+    learner.save(tmp_path / "state.npz", state)
+    loaded = make().load(tmp_path / "state.npz")
+    assert_same(state, loaded)
+    assert_same(learner.run(state, xs[10:], ys[10:]), make().run(loaded, xs[10:], ys[10:]))
+    assert os.listdir(tmp_path) == ["state.npz"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda: bp.Learner(make_network(), bp.BPLambda(0.5)), "rule.lam is 1.0 in the file, 0.5 here"),
+        (lambda: bp.Learner(make_network(), bp.NStepSG(2)), "rule is 'BPLambda' in the file, 'NStepSG' here"),
+        (lambda: bp.Learner(make_network(6), bp.BPLambda()), r"\[15, 2\] in the file, .*\[18, 2\] here"),
+        (lambda: bp.Learner(make_network(cell=eqx.nn.LSTMCell), bp.BPLambda()), "cell is 'GRUCell' in the file"),
+        (lambda: bp.Learner(make_network(), bp.BPLambda(), optax.sgd(0.1)), "another network or optimiser"),
+        (lambda: bp.Learner(make_network(), bp.BPLambda(), update_every=2), "update_every is 1 in the file, 2 here"),
+    ],
+)
+def test_a_checkpoint_of_another_learner_is_refused(other, words, tmp_path):
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    learner.save(tmp_path / "state.npz", learner.init(KEY))
+    with pytest.raises(CheckpointError, match=words):
+        other().load(tmp_path / "state.npz")
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    path = tmp_path / "state.npz"
+    with pytest.raises(CheckpointError, match="There is no checkpoint at"):
+        learner.load(path)
+    learner.save(path, learner.init(KEY))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        changed = bytearray(whole)
+        changed[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        for content in (bytes(changed), whole[: rng.integers(len(whole))]):
+            path.write_bytes(content)
+            try:
+                loaded = learner.load(path)
+            except CheckpointError as error:
+                assert "checkpoint" in str(error) or "saved by" in str(error)  # noqa: PT017
+            else:
+                assert_same(loaded, learner.init(KEY)), "a bit that means nothing"
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="not a whole checkpoint"):
+        learner.load(path)
+
+
+def test_a_checkpoint_of_a_future_version_is_refused(tmp_path, monkeypatch):
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    monkeypatch.setattr("bplambda.checkpoints.FORMAT", 99)
+    learner.save(tmp_path / "state.npz", learner.init(KEY))
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="is of format 99, but this version of bplambda reads format 1"):
+        learner.load(tmp_path / "state.npz")
+
+
+SAVING = """
+import sys, jax, test_learner
+from pathlib import Path
+learner = test_learner.LEARNERS["accumulate"]()
+state = learner.init(jax.random.key(0))
+xs, ys = test_learner.stream()
+while True:
+    state, _ = learner.run(state, xs, ys)
+    learner.save(Path(sys.argv[1]), state)
+    print("saved", flush=True)
+"""
+
+
+def test_kill_9_while_saving_leaves_the_old_checkpoint_whole(tmp_path):
+    path = tmp_path / "state.npz"
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)},
+        )
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "saved\n"
+            time.sleep(rng.uniform(0, 0.3))
+            process.send_signal(signal.SIGKILL)
+        state = LEARNERS["accumulate"]().load(path)
+        assert int(state.steps) % STEPS == 0
+        assert int(state.steps) > 0
+
+
+def test_it_learns_what_one_step_truncation_cannot():
+    """Echo the input of three steps ago."""
+    rng = np.random.default_rng(0)
+    xs = rng.uniform(-1, 1, size=(8000, 1)).astype(np.float32)
+    ys = np.roll(xs, 3, axis=0)
+
+    def late_error(rule):
+        first, second = jax.random.split(jax.random.key(3))
+        network = bp.Network(
+            eqx.nn.GRUCell(1, 16, key=first), eqx.nn.Linear(16, 1, key=second), bp.losses.squared_error
+        )
+        learner = bp.Learner(network, rule, optax.adam(3e-3), optax.adam(3e-3))
+        _, infos = learner.run(learner.init(KEY), xs, ys)
+        return infos.loss[-1000:].mean()
+
+    assert late_error(bp.BPLambda(1.0, 0.9)) < 0.1 < 0.25 < late_error(bp.NoBPTT())
