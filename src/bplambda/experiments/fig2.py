@@ -45,8 +45,8 @@ def draw(finished: list[Finished]):
         found = final(curves(finished, rule="bplambda", lam=lam))
         band(ax, range(1, found.shape[1] + 1), found, color=COLOURS[lam], label=f"BP({lam:g})")
     ax.set_xlabel("time-step")
-    ax.set_ylim(-0.1, 1.05)
-    ax.legend(frameon=False, fontsize=8)
+    ax.set_ylim(-0.1, 1.3)
+    ax.legend(frameon=False, fontsize=7, ncols=3, loc="upper center", columnspacing=1)
     panel(ax, "b", "last 10 % of epochs")
     return fig
 

@@ -20,7 +20,7 @@ def draw(finished: list[Finished]):
         over_epochs(ax, curves(finished, rule="nstep", n=n))
         panel(ax, "a", f"n = {n}")
     axes[0, 0].set_ylabel("cosine with the true gradient")
-    axes[0, 0].legend(fontsize=6, ncols=3, frameon=False, loc="upper left")
+    axes[0, 0].legend(fontsize=6, ncols=3, frameon=False, loc="center right")
     for n in NS:
         alignment = curves(finished, rule="nstep", n=n)
         last, first_step = final(alignment), alignment[:, :, 0]
@@ -36,8 +36,8 @@ def draw(finished: list[Finished]):
     ):
         panel(ax, letter, title)
         ax.set_xlabel(label)
-        ax.set_ylim(-0.1, 1.05)
-    axes[0, 3].legend(frameon=False, fontsize=8)
+        ax.set_ylim(-0.3, 1.05)
+    axes[0, 3].legend(frameon=False, fontsize=7, loc="center right", bbox_to_anchor=(1, 0.62))
     return fig
 
 

@@ -21,6 +21,7 @@ class Section(NamedTuple):
 
     experiment: Experiment
     svg: bytes
+    png: bytes
     data: Any
     claims: list[Claim]
     seeds: int
@@ -41,12 +42,12 @@ def available(experiment: Experiment, finished: list[Finished]) -> list[Finished
 
 def section(experiment: Experiment, finished: list[Finished]) -> Section:
     """Draws an experiment from its runs."""
-    buffer = io.BytesIO()
-    experiment.draw(finished).savefig(buffer, format="svg", metadata={"Date": None})
+    figure, svg, png = experiment.draw(finished), io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    figure.savefig(png, format="png", dpi=110)
+    pictures = svg.getvalue(), png.getvalue()
     seeds = len({f.run.seed for f in finished})
-    return Section(
-        experiment, buffer.getvalue(), experiment.data(finished), experiment.claims(finished), seeds, len(finished)
-    )
+    return Section(experiment, *pictures, experiment.data(finished), experiment.claims(finished), seeds, len(finished))
 
 
 def build(finished: list[Finished], out: Path, names: list[str] | None = None) -> tuple[Path, list[Section]]:
@@ -62,6 +63,7 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
             sections.append(section(EXPERIMENTS[name], runs))
     for s in sections:
         (out / f"{s.experiment.name}.svg").write_bytes(s.svg)
+        (out / f"{s.experiment.name}.png").write_bytes(s.png)
         (out / f"{s.experiment.name}.json").write_text(_json(s.data))
     tables: list[list[dict]] = [s.data for s in sections if s.experiment.name.startswith("table1")]
     table = max(tables, key=len, default=[])
