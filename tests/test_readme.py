@@ -10,7 +10,8 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 
 
-def test_every_line_runs(capsys, plain_jax):
+def test_every_line_runs(capsys, plain_jax, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     for block in blocks():
         exec(block, names)

@@ -303,18 +303,18 @@ class Learner:
         `step` and `run` both come here, and the compiler does not know the count: their loop is the same, and so is
         every bit of their numbers. (A step on its own would be compiled otherwise, and rounded otherwise.)
         """
+        data = xs, ys, weights
+        advance = self._learn_at_once if self.rolling or state.recent is None else self._collect_and_learn
+        seen = jax.eval_shape(lambda s: self._seen(s, *jax.tree.map(lambda a: a[0], data)), state)
+        zero = jnp.zeros((), self._network.dtype)
+        empty = StepInfo(seen.shown, seen.loss, zero, zero, zero, seen.good, seen.good)
+        infos = jax.tree.map(lambda a: jnp.zeros((len(weights), *a.shape), a.dtype), empty)
 
         def body(loop):
-            i, state, infos = loop
-            now = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), (xs, ys, weights))
-            state, info = self._one(rule, state, *now)
-            return i + 1, state, jax.tree.map(lambda all_, a: all_.at[i].set(a), infos, info)
+            return advance(rule, data, count, loop)
 
-        now = jax.tree.map(lambda a: a[0], (xs, ys, weights))
-        info = jax.eval_shape(lambda s: self._one(rule, s, *now)[1], state)
-        infos = jax.tree.map(lambda a: jnp.zeros((len(weights), *a.shape), a.dtype), info)
-        _, state, infos = jax.lax.while_loop(lambda loop: loop[0] < count, body, (jnp.zeros_like(count), state, infos))
-        return state, infos
+        begin = jnp.zeros_like(count), state, infos
+        return jax.lax.while_loop(lambda loop: loop[0] < count, body, begin)[1:]
 
     def _single(self, rule: Rule, state: LearnerState, x, y, weight, count: Int[Array, ""]):
         # Twice, of which the loop takes the first: a loop over arrays of one step would be simplified.
@@ -322,7 +322,8 @@ class Learner:
         state, infos = self._many(rule, state, xs, ys, weights, count)
         return state, jax.tree.map(lambda a: a[0], infos)
 
-    def _one(self, rule: Rule, state: LearnerState, x, y, weight) -> tuple[LearnerState, StepInfo]:
+    def _seen(self, state: LearnerState, x, y, weight) -> "_Seen":
+        """A step without learning: what it predicts, what it loses, and whether all of it is finite."""
         x, y = self._batched(x), self._batched(y)
         good = _finite(x) & (_finite(y) | (weight == 0)) & jnp.isfinite(weight)
         x, y = jax.tree.map(_cleaned, (x, y))
@@ -330,48 +331,73 @@ class Learner:
         weight = jnp.where(good, weight, 0.0).astype(network.dtype)
         after, prediction = self._ahead(state, x)
         loss = weight * jnp.mean(jax.vmap(network.loss)(prediction, y))
-        if self.rolling:
-            new, report = self._rolled(rule, state, x, y, weight)
-        elif state.recent is None:
-            new, report = self._updated(rule, state, Window(_stacked(x), _stacked(y), weight[None]))
-        else:
-            new, report = self._remembered(rule, state._replace(now=after), x, y, weight)
-        good = good & report.good & _finite((prediction, loss))
-        kept = jax.tree.map(lambda a, b: _choose(good, a, b), new, state)
-        counted = kept._replace(steps=state.steps + 1, skipped=state.skipped + ~good)
-        zero = jnp.zeros_like(loss)
-        info = StepInfo(
-            self._unbatched(prediction),
-            jnp.where(good, loss, zero),
-            *(jnp.where(good, norm, zero) for norm in report.norms),
-            updated=good & report.updated,
-            skipped=~good,
-        )
-        return counted, info
+        good = good & _finite((prediction, loss))
+        loss = jnp.where(good, loss, jnp.zeros_like(loss))
+        return _Seen(x, y, weight, after, self._unbatched(prediction), loss, good)
 
-    def _remembered(self, rule: Rule, state: LearnerState, x, y, weight) -> tuple[LearnerState, "_Report"]:
-        """Adds a step to the recent ones; with the last of a window comes the update."""
-        recent = state.recent
-        assert recent is not None
-        i = recent.count
-        xs, ys, weights = jax.tree.map(lambda all_, a: all_.at[i].set(a), tuple(recent[:3]), (x, y, weight))
-        full = i + 1 == self.update_every
+    def _learn_at_once(self, rule: Rule, data, count, loop):
+        """One step, with an update."""
+        i, state, infos = loop
+        seen = self._seen(state, *_at(data, i))
+        new, report = (self._rolled if self.rolling else self._stepped)(rule, state, seen)
+        good = seen.good & report.good
+        state = _kept(good, new, state)._replace(steps=state.steps + 1, skipped=state.skipped + ~good)
+        norms = (jnp.where(good, norm, jnp.zeros_like(norm)) for norm in report.norms)
+        loss = jnp.where(good, seen.loss, jnp.zeros_like(seen.loss))
+        return i + 1, state, _put(infos, i, StepInfo(seen.shown, loss, *norms, updated=good, skipped=~good))
+
+    def _collect_and_learn(self, rule: Rule, data, count, loop):
+        """Steps up to the end of the window, or of the data; with the end of the window comes the update.
+
+        Collecting touches only what it changes: parameters and trace stay where they are.
+        """
+        i, state, infos = loop
+
+        def collect(inner):
+            i, now, recent, steps, skipped, infos = inner
+            seen = self._seen(state._replace(now=now), *_at(data, i))
+            this = Recent(seen.x, seen.y, seen.weight, recent.count + 1)
+            kept = (_put(a, recent.count, b) for a, b in zip(recent[:3], this[:3], strict=True))
+            more = Recent(*kept, count=this.count)
+            now, recent = _kept(seen.good, (seen.after, more), (now, recent))
+            zero = jnp.zeros_like(seen.loss)
+            info = StepInfo(seen.shown, seen.loss, zero, zero, zero, jnp.array(False), ~seen.good)
+            return i + 1, now, recent, steps + 1, skipped + ~seen.good, _put(infos, i, info)
+
+        def wanted(inner):
+            return (inner[0] < count) & (inner[2].count < self.update_every)
+
+        start = i, state.now, state.recent, state.steps, state.skipped, infos
+        i, now, recent, steps, skipped, infos = jax.lax.while_loop(wanted, collect, start)
+        state = state._replace(now=now, recent=recent, steps=steps, skipped=skipped)
 
         def update(state: LearnerState):
-            new, report = self._updated(rule, state, Window(xs, ys, weights))
-            empty = jax.tree.map(jnp.zeros_like, Recent(xs, ys, weights, i))
-            # Where the update cannot be made, its steps are forgotten too.
-            undone = state._replace(recent=empty, now=state.carry.state)
-            kept = jax.tree.map(lambda a, b: _choose(report.good, a, b), new._replace(recent=empty), undone)
-            return kept, report
+            new, report = self._updated(rule, state, Window(recent.xs, recent.ys, recent.weights))
+            # Where the update cannot be made, its steps are forgotten.
+            undone = state._replace(now=state.carry.state, skipped=skipped + 1)
+            kept = _kept(report.good, new, undone)
+            return kept._replace(recent=jax.tree.map(jnp.zeros_like, recent)), report
 
         def wait(state: LearnerState):
             zero = jnp.zeros((), self._network.dtype)
-            return state._replace(recent=Recent(xs, ys, weights, i + 1)), _Report(
-                (zero, zero, zero), jnp.array(True), jnp.array(False)
-            )
+            return state, _Report((zero, zero, zero), jnp.array(True))
 
-        return jax.lax.cond(full, update, wait, state)
+        full = recent.count == self.update_every
+        state, report = jax.lax.cond(full, update, wait, state)
+        last = jax.tree.map(lambda a: a[i - 1], infos)
+        done = full & report.good
+        td_error, first, second = (jnp.where(done, norm, jnp.zeros_like(norm)) for norm in report.norms)
+        info = last._replace(
+            td_error=td_error,
+            network_gradient=first,
+            synthesiser_gradient=second,
+            updated=done,
+            skipped=last.skipped | (full & ~report.good),
+        )
+        return i, state, _put(infos, i - 1, info)
+
+    def _stepped(self, rule: Rule, state: LearnerState, seen: "_Seen") -> tuple[LearnerState, "_Report"]:
+        return self._updated(rule, state, Window(_stacked(seen.x), _stacked(seen.y), seen.weight[None]))
 
     def _updated(self, rule: Rule, state: LearnerState, window: Window) -> tuple[LearnerState, "_Report"]:
         """The rule's gradients of a window, and an optimiser step."""
@@ -397,20 +423,20 @@ class Learner:
         good = _finite((network, synthesiser, new.optimisers, new.carry, gradients))
         td_error = jnp.sqrt(jnp.mean(jnp.sum(errors**2, axis=-1)))
         first, second = (jnp.asarray(optax.tree.norm(g), self._network.dtype) for g in gradients)
-        return new, _Report((td_error, first, second), good, jnp.array(True))
+        return new, _Report((td_error, first, second), good)
 
-    def _rolled(self, rule: Rule, state: LearnerState, x, y, weight) -> tuple[LearnerState, "_Report"]:
+    def _rolled(self, rule: Rule, state: LearnerState, seen: "_Seen") -> tuple[LearnerState, "_Report"]:
         """The last n inputs, replayed under the weights as they are; the newest loss goes back through all of them."""
         if state.recent is None:  # n = 1: nothing to replay
-            return self._updated(rule, state, Window(_stacked(x), _stacked(y), weight[None]))
-        xs, count = self._window_of(state.recent, x)
+            return self._stepped(rule, state, seen)
+        xs, count = self._window_of(state.recent, seen.x)
 
         def newest_loss(parameters):
             network = eqx.combine(parameters, self._static)
             states = self._replay(parameters, state.carry.state, xs, count)
             last = jax.tree.map(lambda s: s[-1], states)
             prediction = jax.vmap(lambda s: network.readout(network.output(s)))(last)
-            return weight * jnp.mean(jax.vmap(network.loss)(prediction, y)), states
+            return seen.weight * jnp.mean(jax.vmap(network.loss)(prediction, seen.y)), states
 
         gradient, states = jax.grad(newest_loss, has_aux=True)(state.network)
         # Once n steps are there, the oldest leaves the window: the state after it is where the next replay begins.
@@ -440,12 +466,36 @@ class Learner:
         return jax.lax.scan(one, start, (xs, jnp.arange(n) >= n - count))[1]
 
 
+class _Seen(NamedTuple):
+    """A step before anything is learned from it, its data cleaned of what is not finite."""
+
+    x: PyTree[Array]
+    y: PyTree[Array]
+    weight: Float[Array, ""]
+    after: PyTree[Array]
+    shown: PyTree[Array]
+    loss: Float[Array, ""]
+    good: Bool[Array, ""]
+
+
 class _Report(NamedTuple):
-    """Of an update: the norms (synthesiser's error, both gradients), whether all is finite, whether there was one."""
+    """Of an update: the norms (of the synthesiser's error, of both gradients), and whether all of it is finite."""
 
     norms: tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
     good: Bool[Array, ""]
-    updated: Bool[Array, ""]
+
+
+def _at(data: PyTree, i: Int[Array, ""]) -> PyTree:
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, i, keepdims=False), data)
+
+
+def _put(all_: PyTree, i: Int[Array, ""], one: PyTree) -> PyTree:
+    return jax.tree.map(lambda many, a: many.at[i].set(a), all_, one)
+
+
+def _kept(good: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """What is new, if it is good."""
+    return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, old)
 
 
 def _stacked(tree: PyTree) -> PyTree:
@@ -460,10 +510,6 @@ def _finite(tree: PyTree) -> Bool[Array, ""]:
 
 def _cleaned(a: Array) -> Array:
     return jnp.where(jnp.isfinite(a), a, jnp.zeros_like(a)) if jnp.issubdtype(a.dtype, jnp.inexact) else a
-
-
-def _choose(which: Bool[Array, ""], a: Array, b: Array) -> Array:
-    return a if a is b else jnp.where(which, a, b)
 
 
 def _clipped(memory: Any, largest: float) -> Any:
