@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
+from .stream.cli import STREAMS
+
 Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "all"]
 StoreFolder = Annotated[Path, arg(help="The run store.")]
 DataFolder = Annotated[
@@ -162,6 +164,16 @@ class Train:
 
 
 @dataclass
+class Stream:
+    """Learn from a stream, one step at a time; `bplambda stream csv --help` shows the settings.
+
+    Example: bplambda stream csv measurements.csv --target temperature --checkpoint stream.npz
+    """
+
+    source: Positional[Literal["echo", "mackey-glass", "csv"]]
+
+
+@dataclass
 class Data:
     """Put the data of a task where training finds them: the four files of MNIST, each checked by its SHA-256.
 
@@ -267,14 +279,16 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "report": Report,
     "verify": Verify,
     "data": Data,
+    "stream": Stream,
 }
 TASKS: dict[str, Callable[..., Any]] = {"toy": TrainToy, "seqmnist": TrainSeqMnist, "copyrepeat": TrainCopyRepeat}
 
 
 def parse(args: list[str]) -> Any:
-    """The command that the arguments name. Each task has settings of its own."""
-    if len(args) > 1 and args[0] == "train" and args[1] in TASKS:
-        return tyro.cli(TASKS[args[1]], prog=f"bplambda train {args[1]}", args=args[2:])
+    """The command that the arguments name. Each task and each stream has settings of its own."""
+    several = {"train": TASKS, "stream": STREAMS}.get(args[0], {}) if len(args) > 1 else {}
+    if several and args[1] in several:
+        return tyro.cli(several[args[1]], prog=f"bplambda {args[0]} {args[1]}", args=args[2:])
     return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="bplambda", description=main.__doc__, args=args)
 
 

@@ -1,0 +1,1 @@
+"""`bplambda stream`: learning from a live stream, made up or a person's own."""
