@@ -152,7 +152,7 @@ def test_a_run_folder_holds_what_it_promises(whole):
     assert sorted(p.name for p in folder.iterdir()) == ["checkpoint.npz", "config.json", "metrics.npz", "result.json"]
     result = json.loads((folder / "result.json").read_text())
     assert {"error", "solved", "alignment", "seconds", "us_per_run_and_step", "versions"} <= result.keys()
-    assert GROUP[0].name.startswith("toy-plastic-T4-bplambda-lam0-gamma0.9-scale1-seed0-")
+    assert GROUP[0].name.startswith("toy-plastic-T4-bplambda-lam0-gamma0.9-scale0.1-seed0-")
     with np.load(folder / "checkpoint.npz", allow_pickle=False) as parameters:
         assert parameters["[0].cell.weight_hh"].shape == (3, 3)
 
