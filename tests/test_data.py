@@ -236,12 +236,12 @@ def test_without_checksums_nothing_is_downloaded(small, mirrors):
 def test_the_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("BPLAMBDA_DATA", raising=False)
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert str(data_folder()) == "/home/somebody/.local/share/bplambda/mnist"
-    monkeypatch.setenv("XDG_DATA_HOME", "/shared")
-    assert str(data_folder()) == "/shared/bplambda/mnist"
-    monkeypatch.setenv("BPLAMBDA_DATA", "/mnist")
-    assert str(data_folder()) == "/mnist"
+    monkeypatch.setenv("HOME", str(tmp_path / "somebody"))
+    assert data_folder() == tmp_path / "somebody" / ".local" / "share" / "bplambda" / "mnist"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "shared"))
+    assert data_folder() == tmp_path / "shared" / "bplambda" / "mnist"
+    monkeypatch.setenv("BPLAMBDA_DATA", str(tmp_path / "mnist"))
+    assert data_folder() == tmp_path / "mnist"
     assert data_folder(tmp_path) == tmp_path
 
 
