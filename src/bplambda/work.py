@@ -11,9 +11,9 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from .checkpoints import from_arrays, to_arrays
 from .config import Run
 from .runs import Arrays, Checkpoint, Store
 from .training import Trainer, trainer, varied
@@ -88,20 +88,12 @@ def _joined(curves: list[Arrays]) -> Arrays:
     return {name: np.concatenate([c[name] for c in curves], axis=1) for name in curves[0]}
 
 
-def _is_key(leaf) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _saved(state: Any) -> Arrays:
-    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(state)]
-    return {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    return {f"state/{i}": array for i, array in enumerate(to_arrays(state))}
 
 
 def _restored(like: Any, arrays: Arrays) -> Any:
-    leaves, structure = jax.tree.flatten(like)
-    saved = [jnp.asarray(arrays[f"state/{i}"]) for i in range(len(leaves))]
-    wrapped = [jax.random.wrap_key_data(a) if _is_key(leaf) else a for a, leaf in zip(saved, leaves, strict=True)]
-    return jax.tree.unflatten(structure, wrapped)
+    return from_arrays(like, [arrays[f"state/{i}"] for i in range(len(jax.tree.leaves(like)))])
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 if TYPE_CHECKING:
-    from .command import Settings
+    from .session import Settings
 
 
 @dataclass(kw_only=True)
@@ -32,7 +32,7 @@ class _Learning:
     def settings(self) -> "Settings":
         from ..cache import use_compilation_cache
         from ..cli import again
-        from .command import Settings
+        from .session import Settings
 
         use_compilation_cache()
         return Settings(**{field.name: getattr(self, field.name) for field in fields(_Learning)}, again=again())
@@ -52,7 +52,7 @@ class StreamEcho(_Learning):
     steps: Annotated[int, arg(help="In all, with those in the checkpoint.")] = 40_000
 
     def run(self) -> int:
-        from .command import learn_echo
+        from .made_up import learn_echo
 
         return learn_echo(self.delay, self.steps, self.settings())
 
@@ -70,7 +70,7 @@ class StreamMackeyGlass(_Learning):
     steps: Annotated[int, arg(help="In all, with those in the checkpoint.")] = 20_000
 
     def run(self) -> int:
-        from .command import learn_mackey_glass
+        from .made_up import learn_mackey_glass
 
         return learn_mackey_glass(self.steps, self.settings())
 
@@ -104,7 +104,7 @@ class StreamCsv(_Learning):
     delimiter: Annotated[str, arg(help="Between two fields; tab for a tab.")] = ","
 
     def run(self) -> int:
-        from .command import learn_csv
+        from .own_csv import learn_csv
 
         features = [name.strip() for name in self.features.split(",") if name.strip()]
         settings = self.settings()

@@ -1,0 +1,110 @@
+"""Does this piece of a stream fit the learner? Asked of every step, so asked quickly."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import losses
+from ..checks import evaluate, require, shape_of
+from ..network import Network
+
+
+class Example(NamedTuple):
+    """The shapes and dtypes of an input and a target of one stream."""
+
+    x: PyTree[jax.ShapeDtypeStruct]
+    y: PyTree[jax.ShapeDtypeStruct]
+
+
+class Data(NamedTuple):
+    """Steps as arrays, of NumPy or JAX: inputs, targets, and the weights of the losses."""
+
+    x: PyTree
+    y: PyTree
+    weight: Any
+
+
+def of_network(network: Network) -> Example | None:
+    """As far as the network tells them: the target is like the prediction, or an index of one."""
+    size = getattr(network.cell, "input_size", None)
+    if size is None:
+        return None
+    x = jax.ShapeDtypeStruct((size,) if isinstance(size, int) else tuple(size), network.dtype)
+
+    def predict(x):
+        return network.readout(network.output(network.cell(x, network.zero_state())))
+
+    wrong = f"the cell does not take an input of {shape_of(x)}: pass Learner(..., example=(x, y))"
+    prediction = evaluate("cell", wrong, predict, x)
+    is_index = network.loss is losses.softmax_cross_entropy
+    return Example(x, jax.ShapeDtypeStruct((), jnp.int32) if is_index else prediction)
+
+
+def of_data(x: Any, y: Any, axes: int = 0) -> Example:
+    """From an input and a target, without their first `axes`."""
+
+    def one(a):
+        a = a if isinstance(a, jax.Array) else np.asarray(a)
+        return jax.ShapeDtypeStruct(a.shape[axes:], jnp.result_type(a))
+
+    x, y = (_numbers(name, a) if isinstance(a, list) else a for name, a in (("x", x), ("y", y)))
+    return Example(jax.tree.map(one, x), jax.tree.map(one, y))
+
+
+def one_step(example: Example, x: Any, y: Any, batch: tuple[int, ...]) -> Data:
+    """A step; without a target it has no weight."""
+    if y is None:
+        return Data(_fitted("x", x, example.x, batch), _zeros(example.y, batch), np.float32(0))
+    return Data(_fitted("x", x, example.x, batch), _fitted("y", y, example.y, batch), np.float32(1))
+
+
+def many_steps(example: Example, xs: Any, ys: Any, weights: Any, batch: tuple[int, ...]) -> Data:
+    """Steps, time first."""
+    leaves = jax.tree.leaves(xs)
+    require(bool(leaves) and np.ndim(leaves[0]) > 0, "xs", shape_of(xs), "of arrays, time first")
+    steps = np.shape(leaves[0])[0]
+    require(steps > 0, "xs", shape_of(xs), "of at least one step")
+    lead = (steps, *batch)
+    if ys is None:
+        return Data(_fitted("xs", xs, example.x, lead), _zeros(example.y, lead), np.zeros(steps, np.float32))
+    weights = np.ones(steps) if weights is None else weights
+    weights = weights if isinstance(weights, jax.Array) else np.asarray(weights, np.float32)
+    allowed = f"of shape [{steps}], a number for each step"
+    require(weights.shape == (steps,), "weights", shape_of(weights), allowed)
+    return Data(_fitted("xs", xs, example.x, lead), _fitted("ys", ys, example.y, lead), weights)
+
+
+def _zeros(like: PyTree, lead: tuple[int, ...]) -> PyTree:
+    return jax.tree.map(lambda a: np.zeros((*lead, *a.shape), a.dtype), like)
+
+
+def _fitted(name: str, data: Any, like: PyTree, lead: tuple[int, ...]) -> PyTree:
+    """`data` as arrays of the shapes and dtypes of `like`, after the axes `lead`."""
+
+    def refuse(a, to):
+        wanted = jax.tree.map(lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), to)
+        require(False, name, shape_of(a), f"of {shape_of(wanted)}")
+
+    def one(a, to):
+        a = a if isinstance(a, jax.Array) else _numbers(name, a)
+        if a.shape != (*lead, *to.shape):
+            refuse(a, to)
+        return a if a.dtype == to.dtype else a.astype(to.dtype)
+
+    if isinstance(like, jax.ShapeDtypeStruct) and isinstance(data, list | tuple):
+        data = _numbers(name, data)
+    if jax.tree.structure(data) != jax.tree.structure(like):
+        refuse(data, like)
+    return jax.tree.map(one, data, like)
+
+
+def _numbers(name: str, data: Any) -> np.ndarray:
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ValueError(f"{name} is {data!r}, but must be an array of numbers: {error}.") from error
+    require(array.dtype.kind in "biuf", name, data, "an array of numbers")
+    return array

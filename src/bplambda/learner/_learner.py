@@ -1,0 +1,206 @@
+"""A learner as its user sees it: what may be asked of it, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from .. import checkpoints
+from ..checks import require, require_int
+from ..network import Network
+from ..rules._base import Carry, Rule, TruncatingRule
+from ..rules.bplambda import BPLambda
+from ..rules.bptt import TruncatedBPTT
+from ..rules.nstep import NStepSG
+from ..rules.true_online import TrueOnlineBPLambda
+from ..synthesiser import LinearSynthesiser
+from . import _data
+from ._data import Example
+from ._state import LearnerState, Recent, StepInfo
+from ._steps import Steps
+
+_ONE = np.int32(1)
+
+
+class Learner:
+    """Learns from a stream, for ever.
+
+    !!! example
+
+        ```python
+        learner = bp.Learner(network, bp.BPLambda(lam=1.0, gamma=0.9))
+        state = learner.init(jax.random.key(0))
+        for x, y in stream:
+            state, info = learner.step(state, x, y)
+        ```
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rule: Rule,
+        optimiser: optax.GradientTransformation | None = None,
+        synthesiser_optimiser: optax.GradientTransformation | None = None,
+        update_every: int = 1,
+        batch_size: int | None = None,
+        *,
+        synthesiser: Any = None,
+        rolling: bool = False,
+        clip: float | None = None,
+        clip_trace: float | None = None,
+        example: tuple[Any, Any] | None = None,
+    ):
+        """**Arguments:**
+
+        - `network`: with its initial parameters.
+        - `rule`: `BPLambda` and `TrueOnlineBPLambda`, or, to compare, `TruncatedBPTT(n)` and `NStepSG(n)`.
+        - `optimiser`, `synthesiser_optimiser`: of Optax; Adam with 1e-3 and 1e-4 if left out. `TrueOnlineBPLambda`
+          has a step size of its own, and makes no use of the second.
+        - `update_every`: K, the steps between two updates; the same gradients as at every step if the parameters were
+          held, much cheaper. `TruncatedBPTT(n)` and `NStepSG(n)` have windows of n, or of a multiple.
+        - `batch_size`: the number of streams that are learned from together, the first axis of each x and y. One
+          stream, without that axis, if left out.
+        - `synthesiser`: a `LinearSynthesiser` of the right size if left out.
+        - `rolling`: for `TruncatedBPTT(n)`: an update at every step, through the last n, replayed with the weights now.
+        - `clip`: the largest norm of a gradient, of network and synthesiser each.
+        - `clip_trace`: the largest norm of an example's trace.
+        - `example`: an input and a target of one stream. Needed only where the cell does not tell its input's shape
+          or the target's is not the prediction's (an index under `softmax_cross_entropy` is known).
+        """
+        require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
+        streaming = (BPLambda, TrueOnlineBPLambda, TruncatedBPTT, NStepSG)
+        allowed = "BPLambda, TrueOnlineBPLambda, TruncatedBPTT or NStepSG: the others need the whole of a sequence"
+        require(isinstance(rule, streaming), "rule", type(rule).__name__, allowed)
+        require_int("update_every", update_every, minimum=1)
+        if batch_size is not None:
+            require_int("batch_size", batch_size, minimum=1)
+        allowed = "left out, unless the rule is TruncatedBPTT with update_every=1"
+        require(not rolling or (isinstance(rule, TruncatedBPTT) and update_every == 1), "rolling", rolling, allowed)
+        if synthesiser is None and rule.needs_synthesiser:
+            synthesiser = LinearSynthesiser(network.state_size, network.dtype)
+        rule._check(network, synthesiser)
+        both = optimiser or optax.adam(1e-3), synthesiser_optimiser or optax.adam(1e-4)
+        for name, value in (("clip", clip), ("clip_trace", clip_trace)):
+            require(value is None or value > 0, name, value, "greater than 0")
+        if clip is not None:
+            first, second = both
+            limit = optax.clip_by_global_norm(clip)
+            both = optax.chain(limit, first), optax.chain(limit, second)
+        self.rule = rule
+        size = _window_size(rule, update_every, rolling)
+        self._steps = Steps(network, synthesiser, both, size, batch_size, rolling, clip_trace)
+        self._batch = () if batch_size is None else (batch_size,)
+        self._example = _data.of_network(network) if example is None else _data.of_data(*example)
+        self._step = jax.jit(self._steps.single)
+        self._run = jax.jit(self._steps.many)
+        self._predict = jax.jit(self._steps.predict)
+        self._fresh = jax.jit(self._reset)
+
+    def init(self, key: PRNGKeyArray) -> LearnerState:
+        """A learner before its first step. `key` is kept in the state, for those who need randomness there."""
+        modules = self._steps.network, self._steps.synthesiser
+        # Copies: a state may be donated or deleted without harm to the modules that it began as.
+        network, synthesiser = jax.tree.map(jnp.array, eqx.filter(modules, eqx.is_inexact_array))
+        first, second = self._steps.optimisers
+        optimisers = first.init(network), second.init(synthesiser)
+        nothing = jnp.zeros((), jnp.int32)
+        carry, now, recent = self._fresh_carry()
+        return LearnerState(network, synthesiser, optimisers, carry, now, recent, key, nothing, nothing, nothing)
+
+    def step(self, state: LearnerState, x: Any, y: Any = None) -> tuple[LearnerState, StepInfo]:
+        """One step: predict, then learn. `y` may be `None`: no loss at this step, but the state moves on."""
+        data = _data.one_step(self._shown(x, y), x, y, self._batch)
+        return self._step(self.rule, state, *data, _ONE)
+
+    def run(self, state: LearnerState, xs: Any, ys: Any = None, weights: Any = None) -> tuple[LearnerState, StepInfo]:
+        """`step` over a chunk, compiled as one loop: the same numbers, much faster.
+
+        **Arguments:** `state`; `xs`, `ys`: time first; `ys` may be `None`; `weights` of the losses, 0 where a step has
+        no target, all 1 if left out.
+
+        **Returns:** the state, and the infos of all steps, time first.
+        """
+        data = _data.many_steps(self._shown(xs, ys, time=1), xs, ys, weights, self._batch)
+        count = len(data.weight)
+        if count == 1:
+            state, info = self._step(self.rule, state, *jax.tree.map(lambda a: a[0], data), _ONE)
+            return state, jax.tree.map(lambda a: a[None], info)
+        return self._run(self.rule, state, *data, np.int32(count))
+
+    def predict(self, state: LearnerState, x: Any) -> PyTree[Array]:
+        """What `step` would predict, without learning."""
+        return self._predict(state, _data.one_step(self._shown(x, None), x, None, self._batch).x)
+
+    def reset(self, state: LearnerState) -> LearnerState:
+        """The start of a new sequence: state and trace fresh, parameters kept."""
+        return self._fresh(state)
+
+    def modules(self, state: LearnerState) -> tuple[Network, Any]:
+        """The network and the synthesiser, as learned so far."""
+        return self._steps.modules(state)
+
+    def save(self, path: Path | str, state: LearnerState) -> None:
+        """Writes all of `state` to one file, whole or not at all."""
+        checkpoints.save(Path(path), state, self._configuration())
+
+    def load(self, path: Path | str) -> LearnerState:
+        """Reads a state that this learner, or one made like it, has saved."""
+        return checkpoints.load(Path(path), jax.eval_shape(self.init, jax.random.key(0)), self._configuration())
+
+    def _configuration(self) -> dict[str, Any]:
+        """What a checkpoint must agree with."""
+        numbers = {k: np.asarray(v).tolist() for k, v in vars(self.rule).items()}
+        return {
+            "rule": type(self.rule).__name__,
+            **{f"rule.{name}": value for name, value in numbers.items()},
+            "cell": type(self._steps.network.cell).__name__,
+            "synthesiser": type(self._steps.synthesiser).__name__,
+            "update_every": self._steps.update_every,
+            "batch_size": self._steps.batch_size,
+            "rolling": self._steps.rolling,
+        }
+
+    def _shown(self, x: Any, y: Any, time: int = 0) -> Example:
+        """The shapes of an input and a target: as they are known, or as they are first seen."""
+        if self._example is None:
+            require(y is not None, "y", y, "given at the first step, or shown by Learner(..., example=(x, y))")
+            self._example = _data.of_data(x, y, axes=time + len(self._batch))
+        return self._example
+
+    def _fresh_carry(self) -> tuple[Carry, PyTree[Array], Recent | None]:
+        network, size = self._steps.network, self._steps.update_every
+        batch = self._steps.batch_size or 1
+        carry = self.rule.init(network, self._steps.synthesiser, batch)
+        if size == 1:
+            return carry, carry.state, None
+        if self._example is None:
+            raise ValueError(
+                f"example is not given, and the cell, a {type(network.cell).__name__}, has no input_size to tell "
+                "the shape of its input: pass Learner(..., example=(x, y)), an input and a target of one stream."
+            )
+        xs, ys = jax.tree.map(lambda a: jnp.zeros((size, batch, *a.shape), a.dtype), self._example)
+        return carry, carry.state, Recent(xs, ys, jnp.zeros(size, network.dtype), jnp.zeros((), jnp.int32))
+
+    def _reset(self, state: LearnerState) -> LearnerState:
+        carry, now, recent = self._fresh_carry()
+        return state._replace(carry=carry, now=now, recent=recent)
+
+
+def _window_size(rule: Rule, update_every: int, rolling: bool) -> int:
+    """The steps between two updates; in a rolling window, those that are replayed."""
+    if isinstance(rule, TrueOnlineBPLambda):
+        allowed = "1: TrueOnlineBPLambda learns at every step"
+        require(update_every == 1, "update_every", update_every, allowed)
+    if not isinstance(rule, TruncatingRule):
+        return update_every
+    require(not isinstance(rule.n, jax.core.Tracer), "rule.n", "traced", "a number, in a Learner: it is a size")
+    n = int(rule.n)
+    if rolling or update_every == 1:
+        return n
+    require(update_every % n == 0, "update_every", update_every, f"a multiple of n = {n}, for windows of n")
+    return update_every
