@@ -8,6 +8,7 @@ import pytest
 
 import bplambda as bp
 from bplambda import cells
+from bplambda.unroll import unroll
 from bplambda.verify.identities import all_rules, distance
 from bplambda.verify.problems import CELLS, problem
 
@@ -45,6 +46,23 @@ def test_loss_and_predictions_are_those_of_the_network(rule):
         np.testing.assert_allclose(info.states[t], jnp.concatenate(states, axis=-1), atol=1e-12)
         loss += float(jnp.mean(p.weights[t] * jax.vmap(p.network.loss)(predictions, p.ys[t])))
     np.testing.assert_allclose(info.loss, loss, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_jacobians_and_their_products(name):
+    p = problem(2, name)
+    network, steps = p.network, len(p.xs)
+    unrolled = unroll(network, network.zero_state(2), p.xs, p.ys, p.weights)
+
+    def after(s, xs):
+        return network.flatten(jax.lax.scan(lambda s, x: (network.cell(x, s), None), network.unflatten(s), xs)[0])
+
+    for t in range(steps):
+        step, rest = (
+            jax.vmap(jax.jacobian(after), in_axes=(0, 1))(unrolled.states[t], xs) for xs in (p.xs[t : t + 1], p.xs[t:])
+        )
+        np.testing.assert_allclose(unrolled.jacobians()[t], step, atol=1e-12)
+        np.testing.assert_allclose(unrolled.transport(0.7)[t], 0.7 ** (steps - t) * rest, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -98,20 +98,48 @@ class Unrolled(eqx.Module):
         u = self.back(cotangents, decay)
         return decay[:, None, None] * jnp.concatenate([u[1:], jnp.zeros_like(u[:1])])
 
-    def transport(self, decay) -> Float[Array, "K B S S"]:
-        """P_t = decay^{K−t} ∂s_K/∂s_t for the states s_0 … s_{K-1}, row by row."""
-
-        def row(start):
-            def step(u, varying):
-                u = self._back_one_step(varying, jax.tree.map(lambda u: decay * u, u))
-                return u, u
-
-            _, u = lax.scan(step, start, self.pullbacks.varying, length=steps, reverse=True)
-            return self.network.flatten(u)
-
+    def jacobians(self) -> Float[Array, "K B S S"]:
+        """J_{t+1} = ∂s_{t+1}/∂s_t for the states s_0 … s_{K-1}."""
         steps, batch, size = self.loss_gradients.shape
-        identity = jnp.broadcast_to(jnp.eye(size, dtype=self.states.dtype)[:, None], (size, batch, size))
-        return jax.vmap(row, out_axes=2)(self.network.unflatten(identity))
+        matrix = factors(self.network.cell).matrix
+        if matrix is None:
+            rows = jnp.broadcast_to(jnp.eye(size, dtype=self.states.dtype), (batch, size, size))
+            one_step = jax.vmap(self._back_one_step, in_axes=(None, 1), out_axes=1)
+            back = jax.vmap(one_step, in_axes=(0, None), axis_size=steps)
+            return self.network.flatten(back(self.pullbacks.varying, self.network.unflatten(rows)))
+
+        # Unit by unit: the rows of all units of a part of the state at once, since none of them sees another's.
+        def local(varying, cotangent):
+            _, combine = self.pullbacks.at(varying)
+            _, dp, direct = combine(cotangent)
+            return dp, self.network.flatten(direct)
+
+        zero = self.network.zero_state(batch)
+        parts, structure = jax.tree.flatten(zero)
+        units = size // len(parts)
+        weights = matrix(self.network.cell).reshape(-1, units, size)
+        rows = []
+        for i, part in enumerate(parts):
+            cotangent = jax.tree.unflatten(structure, [*parts[:i], jnp.ones_like(part), *parts[i + 1 :]])
+            dp, direct = jax.vmap(local, in_axes=(0, None), axis_size=steps)(self.pullbacks.varying, cotangent)
+            dp = dp.reshape(steps, batch, -1, units, 1)
+            through = sum(dp[:, :, gate] * weights[gate][None, None] for gate in range(len(weights)))
+            diagonal = jnp.eye(units, dtype=direct.dtype).reshape(1, 1, units, 1, units)
+            direct = diagonal * direct.reshape(steps, batch, 1, -1, units)
+            rows.append(through + direct.reshape(steps, batch, units, size))
+        return jnp.concatenate(rows, axis=2)
+
+    def transport(self, decay) -> Float[Array, "K B S S"]:
+        """P_t = decay^{K−t} ∂s_K/∂s_t for the states s_0 … s_{K-1}."""
+        jacobians = decay * self.jacobians()
+
+        def step(later, jacobian):
+            both = later @ jacobian
+            return both, both
+
+        last = jacobians[-1]
+        _, earlier = lax.scan(step, last, jacobians[:-1], reverse=True)
+        return jnp.concatenate([earlier, last[None]])
 
     def gradient(self, cotangents: Float[Array, "K B S"]) -> Network:
         """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
