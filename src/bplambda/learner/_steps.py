@@ -263,8 +263,12 @@ def _stacked(tree: PyTree) -> PyTree:
 
 
 def _finite(tree: PyTree) -> Bool[Array, ""]:
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)
+    """Whether every number is. Arrays of one shape are looked at together: 0 times a number is 0, or not finite."""
+    alike: dict[Any, list[Array]] = {}
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            alike.setdefault((leaf.shape, leaf.dtype), []).append(leaf)
+    return jnp.all(jnp.array([True, *(jnp.all(jnp.isfinite(sum(0 * a for a in group))) for group in alike.values())]))
 
 
 def _cleaned(a: Array) -> Array:
