@@ -1,6 +1,7 @@
 """All tests: float64, strict promotion, one XLA thread for each of the test processes, a persistent compile cache."""
 
 import os
+import signal
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
@@ -9,6 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from bplambda.cache import use_compilation_cache
+
+# Whoever runs the tests in the background may have them ignore Ctrl-C, and with them the commands that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 use_compilation_cache()
 jax.config.update("jax_enable_x64", True)

@@ -45,10 +45,10 @@ class StreamEcho(_Learning):
     BP(λ), no BPTT and truncated BPTT through the last 5 steps learn from the same endless stream, an update at every
     step. The inputs are of variance 1, so that to say zero is a squared error of 1.
 
-    Example: bplambda stream echo --delay 8 --plot echo.png
+    Example: bplambda stream echo --delay 4 --plot echo.png
     """
 
-    delay: Annotated[int, arg(help="How many steps ago.")] = 4
+    delay: Annotated[int, arg(help="How many steps ago.")] = 8
     steps: Annotated[int, arg(help="In all, with those in the checkpoint.")] = 40_000
 
     def run(self) -> int:
