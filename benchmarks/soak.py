@@ -32,7 +32,7 @@ def main(steps: int) -> None:
     network = bp.Network(
         eqx.nn.GRUCell(1, UNITS, key=first), eqx.nn.Linear(UNITS, 1, key=second), bp.losses.squared_error
     )
-    learner = bp.Learner(network, bp.BPLambda(lam=1.0, gamma=0.95), optax.adam(1e-3), optax.adam(1e-3))
+    learner = bp.Learner(network, bp.BPLambda(lam=1.0, gamma=0.95), optax.adam(1e-4), optax.adam(1e-3))
     state = learner.init(jax.random.key(1))
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(

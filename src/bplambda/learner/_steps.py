@@ -119,9 +119,10 @@ class Steps:
             kept = (_put(a, recent.count, b) for a, b in zip(recent[:3], this[:3], strict=True))
             more = Recent(*kept, count=this.count)
             now, recent = _kept(seen.good, (seen.after, more), (now, recent))
-            zero = jnp.zeros_like(seen.loss)
-            info = StepInfo(seen.shown, seen.loss, zero, zero, zero, jnp.array(False), ~seen.good)
-            return i + 1, now, recent, steps + 1, skipped + ~seen.good, _put(infos, i, info)
+            said = (infos.prediction, infos.loss, infos.skipped), (seen.shown, seen.loss, ~seen.good)
+            prediction, loss, bad = _put(said[0], i, said[1])
+            infos = infos._replace(prediction=prediction, loss=loss, skipped=bad)
+            return i + 1, now, recent, steps + 1, skipped + ~seen.good, infos
 
         def wanted(inner):
             return (inner[0] < count) & (inner[2].count < self.update_every)
