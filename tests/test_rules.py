@@ -259,3 +259,46 @@ def test_a_whole_sequence_never_forms_a_trace():
         return bp.sequence_gradients(network, synthesiser, bp.BPLambda(1.0, 0.9, 1.0), xs, ys)[0]
 
     assert temporary_bytes(gradients.lower(network, synthesiser, *data)) < 200e6
+
+
+def told(name, seed=3):
+    """A problem; and the same, with hints 0, 1 and 2 for a conditional synthesiser."""
+    p = problem(seed, name)
+    network = bp.Network(
+        bp.Told(p.network.cell),
+        p.network.readout,
+        p.network.loss,
+        lambda s: p.network.output(s[0]),
+        state=(p.network.zero_state(), jnp.zeros(1)),
+    )
+    rng = np.random.default_rng(seed)
+    steps, batch = p.weights.shape
+    hints = jnp.asarray(rng.integers(0, 3, size=(steps, batch, 1)), float)
+    weight, bias = p.synthesiser.weight, jnp.asarray(rng.normal(size=(3, p.network.state_size)))
+    g = bp.ConditionalSynthesiser(network.state_size, 3)
+    g = eqx.tree_at(lambda g: (g.weight, g.bias), g, (weight, bias))
+    return p, p._replace(network=network, synthesiser=g, xs=(p.xs, hints))  # pyrefly: ignore[bad-argument-type]
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_hints_that_make_no_difference(name):
+    """With one bias for all conditions, a conditional synthesiser is a linear one."""
+    plain, p = told(name)
+    same = jnp.broadcast_to(plain.synthesiser.bias, p.synthesiser.bias.shape)
+    p = p._replace(synthesiser=eqx.tree_at(lambda g: g.bias, p.synthesiser, same))
+    rule = bp.BPLambda(0.8, 0.9)
+    (network, g), info = plain.gradients(rule)
+    (network_told, g_told), info_told = p.gradients(rule)
+    assert distance((network.cell, network.readout), (network_told.cell.cell, network_told.readout)) < 1e-12
+    assert distance((g.weight, g.bias), (g_told.weight, jnp.sum(g_told.bias, axis=0))) < 1e-12
+    np.testing.assert_allclose(info_told.synthetic[..., :-1], info.synthetic, atol=1e-12)
+    assert not np.any(info_told.synthetic[..., -1])
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_synthesiser_that_is_told_has_an_exact_trace_too(name, window):
+    _, p = told(name)
+    whole, pieces = p.gradients(bp.BPLambda(0.8, 0.9))[0], p.gradients(bp.BPLambda(0.8, 0.9), window)[0]
+    assert distance(whole, pieces) < 1e-12
+    assert np.all(np.any(whole.synthesiser.bias, axis=1)), "every condition learns"

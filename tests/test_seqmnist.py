@@ -67,6 +67,29 @@ def test_runs_see_different_images_and_learn(images):
     assert np.all(curves["test_error"][:, -1] < 0.6)
 
 
+def test_a_synthesiser_that_is_told_the_label_and_the_time(images):
+    pictures, labels = images["t10k-images-idx3-ubyte"], jnp.asarray(images["t10k-labels-idx1-ubyte"])
+    hints = np.asarray(seqmnist.hints(labels, 28))
+    pairs = {(t, int(label)): float(hints[t, b, 0]) for t in range(28) for b, label in enumerate(labels)}
+    assert len(set(pairs.values())) == len(pairs)
+    assert min(pairs.values()) >= 0
+    assert max(pairs.values()) < 280
+    assert hints.shape == (28, len(pictures), 1)
+    run = small(epochs=30, synthesiser="conditional", schedule="cosine", scale=1.0, gamma=1.0)
+    assert run.to_json().keys() - small().to_json().keys() == {"synthesiser", "schedule"}
+    how, v = trainer(run), varied([run])
+    data = how.data(run)
+    state, curves = how.advance(run, how.start(run, v, data), v, data, 30)
+    assert state.learned.synthesiser.bias.shape == (1, 280, 16)
+    assert curves["loss"][0, -1] < 0.8 * curves["loss"][0, 0]
+    # At the end the rates are zero, and what is said of the test images is not told by their labels.
+    network = jax.tree.map(lambda a: a[0], state.learned.network)
+    others = data.test._replace(labels=(data.test.labels + 1) % 10)
+    wrong = _error(network, data.test, 28), _error(network, others, 28)
+    np.testing.assert_allclose(curves["test_error"][0, -1], wrong[0], atol=1e-6)
+    assert wrong[0] + wrong[1] > 1 - 1e-6, "no prediction can be right for both"
+
+
 def test_the_images_held_out_are_never_learned_from(images):
     """Their pixels may be anything, as long as nobody looks."""
     run = small(epochs=1)

@@ -67,6 +67,16 @@ def test_a_batch_is_an_adam_step_on_the_rule_s_gradients(plain_jax):
     assert np.any(after.learned.synthesiser.weight)
 
 
+def test_a_cosine_halves_the_rates_halfway(plain_jax):
+    run = dataclasses.replace(SMALL, epochs=1, batches=2)
+    first, usual, cosine = (
+        advance(r, start(r, varied([r])), varied([r]), None, 1)[0].learned.network.cell.weight_hh
+        for r in (dataclasses.replace(run, batches=1), run, dataclasses.replace(run, schedule="cosine"))
+    )
+    np.testing.assert_allclose(cosine - first, (usual - first) / 2, atol=1e-6)
+    assert np.max(np.abs(usual - first)) > 1e-4
+
+
 def test_a_fixed_network_stays_as_it_is(plain_jax):
     run = dataclasses.replace(SMALL, variant="fixed")
     v = varied([run])

@@ -2,6 +2,7 @@
 
 from . import losses as losses
 from .cells import RNNCell as RNNCell
+from .cells import Told as Told
 from .gradcheck import GradCheck as GradCheck
 from .gradcheck import gradcheck as gradcheck
 from .learner import Learner as Learner
@@ -22,6 +23,7 @@ from .rules.offline import OfflineLambdaSG as OfflineLambdaSG
 from .rules.online import OnlineLambdaSG as OnlineLambdaSG
 from .rules.true_online import TrueOnlineBPLambda as TrueOnlineBPLambda
 from .sequence import sequence_gradients as sequence_gradients
+from .synthesiser import ConditionalSynthesiser as ConditionalSynthesiser
 from .synthesiser import LinearSynthesiser as LinearSynthesiser
 from .synthesiser import MLPSynthesiser as MLPSynthesiser
 from .targets import Targets as Targets

@@ -63,6 +63,21 @@ class RNNCell(eqx.Module):
         return _ACTIVATIONS[self.activation](self.weight_ih @ input + self.bias + self.weight_hh @ hidden)
 
 
+class Told(eqx.Module):
+    """A cell that is told something beside its input, of no use to itself: it passes it on in its state, where its
+    synthesiser sees it.
+
+    The input is `(x, hint)` and the state `(state, hint)`; a hint is an array of floats. An example is the label of a
+    sequence, which is known in training from the first step on (`ConditionalSynthesiser`).
+    """
+
+    cell: Any
+
+    def __call__(self, input: PyTree, state: PyTree) -> PyTree:
+        x, hint = input
+        return self.cell(x, state[0]), hint
+
+
 class Factors(NamedTuple):
     """A cell in three parts, `cell(x, s) = combine(inputs(cell, x), products(cell, x, s), s)`.
 
@@ -126,8 +141,18 @@ _RNN = {
 }
 
 
+def _told(inner: Factors) -> Factors:
+    return Factors(
+        inputs=lambda cell, x: (inner.inputs(cell.cell, x[0]), x[1]),
+        products=lambda cell, x, s: inner.products(cell.cell, x[0], s[0]),
+        combine=lambda i, p, s: (inner.combine(i[0], p, s[0]), i[1]),
+    )
+
+
 def factors(cell) -> Factors:
     """How to take `cell` apart. Exact types only: a subclass may have changed what the cell computes."""
+    if type(cell) is Told:
+        return _told(factors(cell.cell))
     if type(cell) is RNNCell:
         return _RNN[cell.activation]
     return {eqx.nn.LSTMCell: _LSTM, eqx.nn.GRUCell: _GRU}.get(type(cell), WHOLE)

@@ -59,6 +59,7 @@ class _Training:
     synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 1e-3
     units: Annotated[int, arg(help="Of the RNN.")] = 30
     batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 10
+    schedule: Annotated[Literal["constant", "cosine"], arg(help="Of all rates; cosine ends at zero.")] = "constant"
     store: StoreFolder = Path("runs")
 
     def train(self, task: Literal["toy", "seqmnist", "copyrepeat"], **settings: Any) -> int:
@@ -118,6 +119,10 @@ class TrainSeqMnist(_Training):
     readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 3e-4
     synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 3e-4
     batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 50
+    synthesiser: Annotated[
+        Literal["linear", "conditional"],
+        arg(help="What predicts gradients: linear, as in the paper, or one that is also told the label and the time."),
+    ] = "linear"
     data_dir: DataFolder = None
     checksum: Annotated[bool, arg(help="Only the images of MNIST; without, any of the same shape.")] = True
 
@@ -128,6 +133,7 @@ class TrainSeqMnist(_Training):
         _use_data_folder(self.data_dir)
         found = load_mnist(data_folder(), self.checksum)
         settings = {"batches": batches(len(found.train_labels), self.batch_size), "data": found.name}
+        settings |= {"synthesiser": self.synthesiser}
         return self.train("seqmnist", length=784 // self.row_size, epochs=self.epochs, **settings)
 
 

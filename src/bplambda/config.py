@@ -26,6 +26,9 @@ _OF_A_TASK: dict[str, tuple[TaskName, ...]] = {
     "data": ("seqmnist",),
 }
 
+# Settings that the paper's runs leave as they are, and their names with them.
+_LATER: dict[str, Any] = {"synthesiser": "linear", "schedule": "constant"}
+
 PIECES = (28, 56, 112, 784)  # of a digit: rows of 28, 14, 7 and 1 pixels
 
 
@@ -37,6 +40,8 @@ class Run:
       that stays as it is while its synthesiser learns).
     - `length`: T. Copy-repeat has a curriculum instead.
     - `synthesiser_rate`: as the paper counts it, for the gradient of a batch's mean loss.
+    - `synthesiser`: "linear"; or "conditional", of sequential MNIST, which is told the label and the time too.
+    - `schedule`: of all rates: "constant", or "cosine", down to zero at the end of training.
     - `data`: the images of sequential MNIST, "mnist" or the hash of others.
     """
 
@@ -57,6 +62,8 @@ class Run:
     batch_size: int = 10
     batches: int = 100
     data: str = "mnist"
+    synthesiser: Literal["linear", "conditional"] = "linear"
+    schedule: Literal["constant", "cosine"] = "constant"
 
     def __post_init__(self):
         for name in ("length", "n", "epochs", "units", "batch_size", "batches"):
@@ -68,6 +75,8 @@ class Run:
             require(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
         if self.task == "seqmnist":
             require(self.length in PIECES, "length", self.length, f"one of {PIECES}")
+        allowed = "linear, unless the task is seqmnist"
+        require(self.synthesiser == "linear" or self.task == "seqmnist", "synthesiser", self.synthesiser, allowed)
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
@@ -81,6 +90,7 @@ class Run:
         unused |= {name for name, tasks in _OF_A_TASK.items() if self.task not in tasks}
         unused |= {"synthesiser_rate"} if self.rule in ("truncated", "bptt") else set()
         unused |= {"network_rate", "readout_rate"} if self.variant == "fixed" else set()
+        unused |= {name for name, usual in _LATER.items() if getattr(self, name) == usual}
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in unused}
 
     @property
@@ -139,4 +149,16 @@ def digest(value: Any) -> str:
 
 
 # What one compiled program shares; all else may vary under its vmap.
-SHARED = ("task", "variant", "rule", "length", "epochs", "units", "batch_size", "batches", "data")
+SHARED = (
+    "task",
+    "variant",
+    "rule",
+    "length",
+    "epochs",
+    "units",
+    "batch_size",
+    "batches",
+    "data",
+    "synthesiser",
+    "schedule",
+)

@@ -23,6 +23,27 @@ class LinearSynthesiser(eqx.Module):
         return self.weight @ state + self.bias
 
 
+class ConditionalSynthesiser(eqx.Module):
+    """g(s; θ) = W s + b_k, with a bias for each of some conditions. Starts at zero.
+
+    k is the last number of the state, which the network must not depend on: the hint of a `Told` cell.
+    """
+
+    weight: Float[Array, "S-1 S-1"]
+    bias: Float[Array, "conditions S-1"]
+
+    def __init__(self, size: int, conditions: int, dtype=None):
+        """**Arguments:** `size`: S, that of the flat state; `conditions`: how many; `dtype`: JAX's default."""
+        require_int("size", size, minimum=2)
+        require_int("conditions", conditions, minimum=1)
+        self.weight = jnp.zeros((size - 1, size - 1), dtype or float)
+        self.bias = jnp.zeros((conditions, size - 1), dtype or float)
+
+    def __call__(self, state: Float[Array, " S"]) -> Float[Array, " S"]:
+        g = self.weight @ state[:-1] + self.bias[state[-1].astype(int)]
+        return jnp.append(g, jnp.zeros((), g.dtype))
+
+
 class MLPSynthesiser(eqx.Module):
     """g(s; θ) with `depth` hidden tanh layers of `width` units. Its last layer starts at zero, so g does."""
 

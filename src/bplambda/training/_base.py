@@ -16,7 +16,7 @@ from ..rules.bplambda import BPLambda
 from ..rules.bptt import BPTT, TruncatedBPTT
 from ..rules.nstep import NStepSG
 from ..sequence import sequence_gradients
-from ..synthesiser import LinearSynthesiser
+from ..synthesiser import ConditionalSynthesiser, LinearSynthesiser
 
 Curves = dict[str, np.ndarray]  # each [runs, epochs, ...]
 
@@ -38,8 +38,8 @@ class Learned(NamedTuple):
     """All that learning changes."""
 
     network: Network
-    synthesiser: LinearSynthesiser
-    optimiser: optax.OptState
+    synthesiser: LinearSynthesiser | ConditionalSynthesiser
+    optimiser: Any  # the state of `_ADAM`
 
 
 class Parts(NamedTuple):
@@ -89,9 +89,9 @@ def varied(runs: list[Run]) -> Varied:
     return Varied(*(jnp.asarray([getattr(run, name) for run in runs]) for name in Varied._fields))
 
 
-def begin(network: Network) -> Learned:
-    """A network before its first step, with a synthesiser that is zero."""
-    synthesiser = LinearSynthesiser(network.state_size)
+def begin(network: Network, synthesiser: Any = None) -> Learned:
+    """A network before its first step, with a synthesiser that is zero, linear if left out."""
+    synthesiser = LinearSynthesiser(network.state_size) if synthesiser is None else synthesiser
     return Learned(network, synthesiser, _ADAM.init(_parts(network, synthesiser)))
 
 
@@ -105,6 +105,9 @@ def learn(run: Run, v: Varied, learned: Learned, batch: tuple[Any, Any, Any]) ->
     rates = Parts(v.network_rate, v.readout_rate, run.batch_size * v.synthesiser_rate)
     if run.variant == "fixed":
         rates = rates._replace(cell=0.0, readout=0.0)
+    if run.schedule == "cosine":
+        part = learned.optimiser.count / (run.epochs * run.batches)
+        rates = jax.tree.map(lambda rate: rate * (1 + jnp.cos(jnp.pi * part)) / 2, rates)
     new = jax.tree.map(
         lambda rate, part, step: jax.tree.map(lambda p, d: p - rate * d, part, step),
         rates,

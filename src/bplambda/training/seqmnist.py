@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
+from ..cells import Told
 from ..config import Run
 from ..data import data_folder, load_mnist
 from ..network import Network
+from ..synthesiser import ConditionalSynthesiser
 from ..tasks import seqmnist
 from ._base import Curves, Learned, Trainer, Varied, begin, learn
 
@@ -61,7 +63,11 @@ def batches(images: int, batch_size: int) -> int:
 def start(run: Run, v: Varied, data: Data) -> State:
     def one(v: Varied) -> State:
         network, order, key = jax.random.split(jax.random.fold_in(jax.random.key(0), v.seed), 3)
-        learned = begin(seqmnist.network(run.units, run.length, key=network))
+        plain = seqmnist.network(run.units, run.length, key=network)
+        learned = begin(plain)
+        if run.synthesiser == "conditional":
+            told = seqmnist.told(plain)
+            learned = begin(told, ConditionalSynthesiser(told.state_size, seqmnist.CLASSES * run.length))
         return State(learned, jax.random.permutation(order, len(data.train.labels)), key)
 
     return jax.vmap(one)(v)
@@ -85,7 +91,11 @@ def _epoch(run: Run, v: Varied, data: Data, state: State):
     batches = shuffled[: run.batches * run.batch_size].reshape(run.batches, run.batch_size)
 
     def batch(learned: Learned, which):
-        learned, info = learn(run, v, learned, seqmnist.batch(*data.train[which], run.length))
+        digits = data.train[which]
+        xs, ys, weights = seqmnist.batch(*digits, run.length)
+        if run.synthesiser == "conditional":
+            xs = xs, seqmnist.hints(digits.labels, run.length)
+        learned, info = learn(run, v, learned, (xs, ys, weights))
         return learned, info.loss
 
     learned, losses = jax.lax.scan(batch, state.learned, batches)
@@ -94,11 +104,12 @@ def _epoch(run: Run, v: Varied, data: Data, state: State):
 
 
 def _error(network: Network, digits: Digits, length: int) -> Float[Array, ""]:
-    """The share of images that are classified wrongly."""
+    """The share of images that are classified wrongly. Nobody is told anything."""
+    is_told = isinstance(network.cell, Told)
 
     def wrong(digit: Digits):
         def step(state, x):
-            return network.cell(x, state), None
+            return network.cell((x, jnp.zeros(1)) if is_told else x, state), None
 
         xs = seqmnist.pieces(digit.images[None], length)[:, 0]
         state, _ = jax.lax.scan(step, network.zero_state(), xs)
