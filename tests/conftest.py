@@ -26,6 +26,13 @@ settings.register_profile(
 settings.load_profile("bplambda")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Compiled programs are mapped into memory one by one, and a process may have only so many mappings."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def getkey():
     """Fresh PRNG keys, the same in every run."""

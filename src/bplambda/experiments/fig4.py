@@ -41,7 +41,7 @@ def draw(finished: list[Finished]):
             band(ax, range(1, len(found[0]) + 1), found, **style(method))
         panel(ax, letter, title)
         ax.set_xlabel("epoch")
-        ax.set_ylim(40, 100)
+        ax.set_ylim(30, 100)
     final = mean_sem([c[-1] for c in curves(finished, "bp1")])[0]
     axes[0, 1].axhline(float(final), color="tab:green", linestyle=":", label="BP(1), final")
     axes[0, 0].set_ylabel("validation accuracy, %")
