@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from .cells import factors
+from .cells import WHOLE, factors
 from .network import Network
 from .problem import checked
 
@@ -70,7 +70,7 @@ class Unrolled(eqx.Module):
         """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""
         products, combine = self.pullbacks.at(varying)
         _, dp, direct = combine(r)
-        (through,) = products(dp)
+        _, through = products(dp)
         return jax.tree.map(jnp.add, direct, through)
 
     def back(
@@ -149,18 +149,35 @@ class Unrolled(eqx.Module):
             di, dp, _ = combine(c)
             return di, dp
 
-        di, dp = jax.vmap(local)(self.pullbacks.varying, self.network.unflatten(cotangents))
         parts = factors(self.network.cell)
-        before = self.network.unflatten(self.states[:-1])
-        cell, rebuild = parameters(self.network.cell)
-        _, pull_inputs = jax.vjp(lambda p: over_time_and_batch(partial(parts.inputs, rebuild(p)))(self.xs), cell)
-        _, pull_products = jax.vjp(
-            lambda p: over_time_and_batch(partial(parts.products, rebuild(p)))(self.xs, before), cell
-        )
-        batch = self.states.shape[1]
-        both = jax.tree.map(lambda a, b: (a + b) / batch, *pull_inputs(di), *pull_products(dp))
+        c = self.network.unflatten(cotangents)
+        if parts is WHOLE:
+            total = self._step_by_step(c)
+        else:
+            di, dp = jax.vmap(local)(self.pullbacks.varying, c)
+            before = self.network.unflatten(self.states[:-1])
+            cell, rebuild = parameters(self.network.cell)
+            _, pull_inputs = jax.vjp(lambda p: over_time_and_batch(partial(parts.inputs, rebuild(p)))(self.xs), cell)
+            _, pull_products = jax.vjp(
+                lambda p: over_time_and_batch(partial(parts.products, rebuild(p)))(self.xs, before), cell
+            )
+            total = jax.tree.map(jnp.add, *pull_inputs(di), *pull_products(dp))
+        mean = jax.tree.map(lambda d: d / self.states.shape[1], total)
         empty = eqx.filter(self.network, eqx.is_inexact_array)
-        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (both, self.readout_gradient))
+        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
+
+    def _step_by_step(self, cotangents: PyTree[Array]) -> Any:
+        """The gradient of a cell that is not known. All steps at once would have to run it once more."""
+
+        def step(total, at):
+            c, varying = at
+            products, combine = self.pullbacks.at(varying)
+            _, dp, _ = combine(c)
+            cell, _ = products(dp)
+            return jax.tree.map(jnp.add, total, cell), None
+
+        nothing = jax.tree.map(jnp.zeros_like, parameters(self.network.cell)[0])
+        return lax.scan(step, nothing, (cotangents, self.pullbacks.varying))[0]
 
 
 def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
@@ -200,10 +217,12 @@ def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
 def _forward(network: Network, state, xs) -> tuple[PyTree[Array], Pullbacks]:
     """The states s_1 … s_K and the pull-backs of each step."""
     parts = factors(network.cell)
+    # The gradient of a known cell's parameters comes later, for all steps at once, and needs nothing from here.
+    learned, rebuild = parameters(network.cell) if parts is WHOLE else ((), lambda _: network.cell)
 
     def linearised(at, state):
         x, i = at
-        p, pull_products = jax.vjp(lambda s: jax.vmap(partial(parts.products, network.cell))(x, s), state)
+        p, pull_products = jax.vjp(lambda c, s: jax.vmap(partial(parts.products, rebuild(c)))(x, s), learned, state)
         state, pull_combine = jax.vjp(jax.vmap(parts.combine), i, p, state)
         return state, (pull_products, pull_combine)
 
