@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from ..rules._base import Carry, Rule, Window
@@ -16,6 +15,7 @@ from .baselines.jax_bptt import jax_bptt
 from .effort import Effort
 from .measure import LeftOut, Now, Row, cores, in_turn, once, ratio, surroundings
 from .problems import TASKS, Problem, Sizes, problem
+from .programs import program
 
 Contenders = dict[str, Callable[[], Any]]
 Times = dict[str, np.ndarray]  # seconds, for each round
@@ -36,7 +36,6 @@ class AnyCell(eqx.Module):
         return self.cell(x, state)
 
 
-@eqx.filter_jit
 def whole(network, synthesiser, rule: Rule, xs, ys, weights):
     """The gradients of a sequence in one window."""
     carry = Carry(network.zero_state(xs.shape[1]), None)
@@ -75,8 +74,8 @@ def _contest(effort: Effort, group: str, beside: Callable[[Sizes, Problem], Cont
 def _ours(p: Problem) -> Contenders:
     rule, data = BPLambda(**NUMBERS), (p.xs, p.ys, p.weights)
     return {
-        "ours": lambda: jax.block_until_ready(whole(p.network, p.synthesiser, rule, *data)),
-        "jax-bptt": lambda: jax.block_until_ready(jax_bptt(p.network, *data)),
+        "ours": program(whole, p.network, p.synthesiser, rule, *data),
+        "jax-bptt": program(jax_bptt, p.network, *data),
     }
 
 
@@ -84,8 +83,8 @@ def _beside(sizes: Sizes, p: Problem) -> Contenders:
     rule, data = BPLambda(**NUMBERS), (p.xs, p.ys, p.weights)
     unknown = eqx.tree_at(lambda n: n.cell, p.network, AnyCell(p.network.cell, sizes.inputs, sizes.units))
     return {
-        "any-cell": lambda: jax.block_until_ready(whole(unknown, p.synthesiser, rule, *data)),
-        "bptt": lambda: jax.block_until_ready(whole(p.network, None, BPTT(), *data)),
+        "any-cell": program(whole, unknown, p.synthesiser, rule, *data),
+        "bptt": program(whole, p.network, None, BPTT(), *data),
         "floor": floor(sizes),
     }
 

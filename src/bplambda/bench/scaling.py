@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +20,7 @@ from ..sequence import sequence_gradients
 from ..synthesiser import LinearSynthesiser
 from .effort import Effort
 from .measure import Now, Row, exponent, in_turn, resident, surroundings
+from .programs import program
 
 INPUTS = 4
 BATCH_UNITS = 32  # where the batch varies
@@ -44,8 +46,7 @@ def windows(net: Network, batch: int, size: int, count: int) -> Callable[[], Any
     rule, synthesiser = BPLambda(), LinearSynthesiser(net.state_size)
     xs = jax.random.normal(jax.random.key(1), (size * count, batch, INPUTS))
     ys = jnp.zeros((size * count, batch, 1))
-    gradients = eqx.filter_jit(lambda *data: sequence_gradients(net, synthesiser, rule, *data, window=size))
-    return lambda: jax.block_until_ready(gradients(xs, ys))
+    return program(partial(sequence_gradients, window=size), net, synthesiser, rule, xs, ys)
 
 
 def by_size(effort: Effort) -> Iterator[Row | Now]:

@@ -10,48 +10,39 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ..problems import Sizes
+from ..programs import program
 
 
 def floor(sizes: Sizes) -> Callable[[], list[jax.Array]]:
     """**Returns:** a function without arguments that does the products of a task's gradient, in one program."""
-    gates, size, seen = sizes.gates, sizes.state, sizes.seen
-    rows, wide = sizes.steps * sizes.batch, gates * sizes.units
-    keys = iter(jax.random.split(jax.random.key(0), 16))
+    gates, rows, wide = sizes.gates, sizes.steps * sizes.batch, sizes.gates * sizes.units
+    rng = np.random.default_rng(0)
 
     def drawn(*shape: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape)
+        return jnp.asarray(rng.normal(size=shape), float)
 
-    # The same on the way there and back, and of norm 1: numbers that neither vanish nor overflow.
-    recurrent = jnp.tile(jnp.linalg.qr(drawn(sizes.units, sizes.units))[0], (gates, 1)) / gates
-    pairs = {
-        "inputs": (drawn(rows, sizes.inputs), drawn(sizes.inputs, wide)),
-        "readout": (drawn(seen, sizes.units), drawn(sizes.units, sizes.outputs)),
-        "synthesiser": (drawn(rows, size), drawn(size, size)),
-        "into the state": (drawn(seen, sizes.outputs), drawn(sizes.outputs, sizes.units)),
-        "of weight_ih": (drawn(wide, rows), drawn(rows, sizes.inputs)),
-        "of weight_hh": (drawn(wide, rows), drawn(rows, sizes.units)),
-        "of the readout": (drawn(sizes.outputs, seen), drawn(seen, sizes.units)),
-        "of the synthesiser": (drawn(size, rows), drawn(rows, size)),
-    }
-    h = drawn(sizes.batch, sizes.units)
-
-    @jax.jit
-    def products(recurrent, pairs, h):
+    def products(xs, dz, h, s, d, w_ih, w_hh, w_out, theta):
         def forward(h, _):
-            gates_of = (h @ recurrent.T).reshape(sizes.batch, gates, sizes.units)
-            return jnp.sum(gates_of, axis=1), None
+            return jnp.sum((h @ w_hh.T).reshape(sizes.batch, gates, sizes.units), axis=1), None
 
         def back(h, _):
-            return jnp.tile(h, (1, gates)) @ recurrent, None
+            return jnp.tile(h, (1, gates)) @ w_hh, None
 
-        there, _ = lax.scan(forward, h, length=sizes.steps)
-        again, _ = lax.scan(back, h, length=sizes.steps)
-        return [there, again, *(a @ b for a, b in pairs.values())]
+        seen = h[: sizes.seen]
+        there, _ = lax.scan(forward, h[: sizes.batch], length=sizes.steps)
+        again, _ = lax.scan(back, h[: sizes.batch], length=sizes.steps)
+        ahead = xs @ w_ih.T, seen @ w_out.T, s @ theta.T, d @ w_out
+        return there, again, *ahead, dz.T @ xs, dz.T @ h, d.T @ seen, s.T @ s
 
-    return lambda: jax.block_until_ready(products(recurrent, pairs, h))
+    data = drawn(rows, sizes.inputs), drawn(rows, wide), drawn(rows, sizes.units), drawn(rows, sizes.state)
+    # Orthogonal: over any number of steps, numbers neither vanish nor overflow.
+    w_hh = jnp.tile(jnp.linalg.qr(drawn(sizes.units, sizes.units))[0], (gates, 1)) / gates
+    weights = drawn(wide, sizes.inputs), w_hh, drawn(sizes.outputs, sizes.units), drawn(sizes.state, sizes.state)
+    return program(products, *data, drawn(sizes.seen, sizes.outputs), *weights)
 
 
 def flops(sizes: Sizes) -> int:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from ...network import Network
 
 
-@eqx.filter_jit
 def jax_bptt(network: Network, xs, ys, weights):
     """**Returns:** the loss and its gradient, batch average."""
 
