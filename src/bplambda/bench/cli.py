@@ -6,7 +6,9 @@ from typing import Annotated, Literal, get_args
 
 from tyro.conf import Positional, arg
 
-GroupName = Literal["gradient", "gradient-2cores", "size", "batch", "trace", "length", "grid", "streaming", "start"]
+GroupName = Literal[
+    "gradient", "gradient-2cores", "floor", "size", "batch", "trace", "length", "grid", "streaming", "start"
+]
 
 
 @dataclass

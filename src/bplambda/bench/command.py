@@ -90,8 +90,10 @@ def _measure(group: str, effort: Effort, rows: list[Row], count: str, console: C
 
 def _table(rows: list[Row]) -> Table:
     table = Table(title="Ours, and how many times faster than the baseline it is", title_justify="left")
-    for column, side in {"": "left", "ours": "right", "unit": "left", "times faster": "right"}.items():
-        table.add_column(column, justify=side)  # pyrefly: ignore
+    table.add_column("", overflow="fold")
+    table.add_column("ours", justify="right", no_wrap=True)
+    table.add_column("unit")
+    table.add_column("times faster", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row.name, f"{row.value:.4g}", row.unit, "" if row.ratio is None else f"{row.ratio:.3g}")
     return table

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from .gradient import all_cores, one_core
 from .grid import grid
+from .limits import limits
 from .measure import Group
 from .scaling import against_gemm, by_batch, by_length, by_size
 from .start import start
@@ -21,6 +22,7 @@ class Setting(NamedTuple):
 GROUPS = {
     "gradient": Setting(one_core),
     "gradient-2cores": Setting(all_cores, one_thread=False, pinned=False),
+    "floor": Setting(limits),
     "size": Setting(by_size),
     "batch": Setting(by_batch),
     "trace": Setting(against_gemm),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from .effort import Effort
@@ -53,6 +54,7 @@ def in_turn(contenders: dict[str, Callable[[], Any]], effort: Effort) -> dict[st
     """
     for call in contenders.values():
         call()  # compiles
+        call()  # some compile again, for what came out of the first
     found = [[block(call, effort.seconds) for call in contenders.values()] for _ in range(effort.rounds)]
     return dict(zip(contenders, np.array(found).T, strict=True))
 
@@ -101,10 +103,11 @@ def cores() -> list[int]:
 
 
 def surroundings(effort: Effort) -> dict[str, Any]:
-    """What any number depends on: the effort, the cores, the versions."""
+    """What any number depends on: the effort, the cores and as many threads, the versions."""
     names = ("bplambda", "jax", "jaxlib", "equinox", "numpy", "torch", "braintrace")
     found = {name: v for name in names if (v := _version(name))}
-    return {"effort": effort.name, "cores": len(cores()), "python": platform.python_version()} | found
+    dtype = str(jnp.result_type(float))
+    return {"effort": effort.name, "cores": len(cores()), "dtype": dtype, "python": platform.python_version()} | found
 
 
 def _version(name: str) -> str | None:
