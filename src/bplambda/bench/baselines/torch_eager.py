@@ -1,8 +1,8 @@
 """Algorithm 1 as a careful PyTorch user writes it: an eager loop over the steps, with explicit traces.
 
 Autograd does what it is good at, the gradients of one step. The Jacobian of a step is written out for each cell, which
-is several times faster than `torch.func.jacrev`; the trace is one buffer that is multiplied into another, with the
-discount folded into the Jacobian; and all examples share each product.
+makes the toy task twice as fast as with `torch.func.jacrev`; the trace is multiplied from one buffer into another, with
+the discount folded into the Jacobian; and all examples share each product.
 """
 
 from collections.abc import Callable
