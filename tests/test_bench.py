@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bplambda as bp
-from bplambda.bench import command
+from bplambda.bench import beyond, command
 from bplambda.bench.baselines import floor
 from bplambda.bench.baselines.jax_bptt import jax_bptt
 from bplambda.bench.cli import GroupName
@@ -84,6 +84,17 @@ def test_exponents_of_known_laws():
     sizes = np.array([16, 32, 64])
     assert exponent(sizes, 5e-3 * sizes**3.0) == pytest.approx(3)
     assert exponent(sizes, [7, 7, 7]) == pytest.approx(0)
+
+
+def test_sizes_and_times_on_paper_are_said_in_units_that_fit():
+    assert [beyond.duration(t) for t in (2.5e-7, 0.21e-3, 19, 1.9e5, 6e9)] == [
+        "0.25 µs",
+        "210 µs",
+        "19 s",
+        "2.2 days",
+        "190 years",
+    ]
+    assert [beyond.size(n) for n in (160, 3e6, 3e12)] == ["0.64 KB", "12 MB", "12 TB"]
 
 
 def rows_in(out) -> dict[str, dict]:

@@ -34,12 +34,12 @@ def parameters(s: int) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Two digits and the unit that fits."""
+    """Three digits and the unit that fits."""
     units = {"years": 3.156e7, "days": 86400, "hours": 3600, "s": 1, "ms": 1e-3, "µs": 1e-6}
-    return next(f"{seconds / size:,.2g} {name}" for name, size in units.items() if seconds >= size or name == "µs")
+    return next(f"{seconds / unit:.3g} {name}" for name, unit in units.items() if seconds >= unit or unit == 1e-6)
 
 
 def size(floats: float) -> str:
     """The memory of so many float32."""
     units = {"PB": 1e15, "TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}
-    return next(f"{4 * floats / unit:,.3g} {name}" for name, unit in units.items() if 4 * floats >= unit or unit == 1e3)
+    return next(f"{4 * floats / unit:.3g} {name}" for name, unit in units.items() if 4 * floats >= unit or unit == 1e3)

@@ -16,7 +16,7 @@ class Bench:
     """Measure how fast we are, against what you would use instead, and draw it.
 
     Against BPTT by jax.grad and by PyTorch, Algorithm 1 as a PyTorch loop, braintrace, and the bare products; all in
-    one run, in turn, as ratios. Writes bench.json and plots. Without groups: all of them, in about half an hour.
+    one run, in turn, as ratios. Writes bench.json and plots. Without groups: all of them, in about twenty minutes.
 
     Example: bplambda bench --quick --out bench
     """

@@ -37,7 +37,7 @@ FULL = Effort(
 )
 QUICK = Effort(
     "quick",
-    rounds=7,
+    rounds=5,
     seconds=0.1,
     eager_steps=3,
     units=(16, 32, 64, 128),
