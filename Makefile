@@ -29,8 +29,13 @@ run: install
 dist: .venv/dev
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
-bench: install
-	$(BIN)/python benchmarks/gradient.py
+# PyTorch, to be compared with; nothing else needs it.
+.venv/bench: .venv/installed
+	$(INSTALL) --editable ".[bench]"
+	touch $@
+
+bench: .venv/bench
+	$(BIN)/bplambda bench
 
 clean:
 	rm -rf .venv dist

@@ -7,7 +7,6 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-import resource
 import sys
 import time
 
@@ -17,14 +16,9 @@ import numpy as np
 import optax
 
 import bplambda as bp
+from bplambda.bench.measure import resident
 
 UNITS, CHUNK, DELAY = 32, 10_000, 6
-
-
-def resident() -> float:
-    """The memory of this process now, in MB."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
 
 
 def main(steps: int) -> None:

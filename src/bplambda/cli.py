@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
+from .bench.cli import Bench
 from .stream.cli import STREAMS
 
 Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "all"]
@@ -286,6 +287,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "verify": Verify,
     "data": Data,
     "stream": Stream,
+    "bench": Bench,
 }
 TASKS: dict[str, Callable[..., Any]] = {"toy": TrainToy, "seqmnist": TrainSeqMnist, "copyrepeat": TrainCopyRepeat}
 

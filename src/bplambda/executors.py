@@ -1,10 +1,6 @@
 """Where groups of runs are trained. An executor is one function: groups in, failures out."""
 
-import contextlib
-import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +8,7 @@ from dataclasses import asdict
 from typing import NamedTuple, Protocol
 
 from .config import Run
+from .processes import give, one_thread
 from .runs import Store
 from .work import Progress, train_group
 
@@ -55,7 +52,8 @@ class LocalProcesses(NamedTuple):
             for _ in range(2):
                 if stopping.is_set():
                     return None
-                reason = self._once(groups[i], store, lambda progress: on_progress(i, progress), running)
+                job = {"store": str(store.folder), "runs": [asdict(run) for run in groups[i]]}
+                reason = give("bplambda.work", job, lambda p: on_progress(i, Progress(**p)), running, one_thread())
                 if not reason or "StoreError" in reason:
                     break
             return Failure(groups[i], reason) if reason and not stopping.is_set() else None
@@ -70,40 +68,3 @@ class LocalProcesses(NamedTuple):
                 for process in list(running):
                     process.kill()
                 raise
-
-    def _once(self, group: list[Run], store: Store, report: Callable[[Progress], None], running: set) -> str:
-        """Trains a group in a process of its own. **Returns:** what went wrong, or nothing."""
-        threads = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        env = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {threads}".strip()}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bplambda.work"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-            start_new_session=True,  # Ctrl-C is for the parent, which decides
-        )
-        running.add(process)
-        errors: list[str] = []
-        with process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            listener = threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True)
-            listener.start()
-            job = {"store": str(store.folder), "runs": [asdict(run) for run in group]}
-            with contextlib.suppress(BrokenPipeError):  # it died before it could be told
-                process.stdin.write(json.dumps(job) + "\n")
-                process.stdin.flush()
-            for line in process.stdout:
-                if line.startswith("{"):
-                    report(Progress(**json.loads(line)))
-                else:
-                    print(line, end="")
-            code = process.wait()
-            listener.join()
-        running.discard(process)
-        if code == 0:
-            return ""
-        last = [line.strip() for line in errors if line.strip()][-1:] or ["it said nothing"]
-        return f"{last[0]} (exit code {code})"

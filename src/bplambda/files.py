@@ -1,9 +1,10 @@
 """Files that are there whole or not at all."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def to_disk(file: IO) -> None:
@@ -22,3 +23,10 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def json_by_line(value: Any) -> str:
+    """A list or a dictionary as JSON, one line for each entry, so that a change can be read."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(f"  {json.dumps(v)}" for v in value) + "\n]\n"
+    return "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n}\n"

@@ -1,10 +1,6 @@
 """Trains one group of runs, from its checkpoint if there is one, into the run store."""
 
-import json
-import os
 import platform
-import sys
-import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -15,6 +11,7 @@ import numpy as np
 
 from .checkpoints import from_arrays, to_arrays
 from .config import Run
+from .processes import say, take
 from .runs import Arrays, Checkpoint, Store
 from .training import Trainer, trainer, varied
 
@@ -101,16 +98,9 @@ def main() -> None:
     from .cache import use_compilation_cache
 
     use_compilation_cache()
-    job = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    job = take()
     group = [Run(**run) for run in job["runs"]]
-    train_group(group, Store(job["store"]), lambda progress: print(json.dumps(progress._asdict()), flush=True))
-
-
-def _end_with_parent() -> None:
-    """Standard input ends when the parent does, however that came about."""
-    sys.stdin.read()
-    os._exit(3)
+    train_group(group, Store(job["store"]), lambda progress: say(progress._asdict()))
 
 
 if __name__ == "__main__":

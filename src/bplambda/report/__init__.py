@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from ..experiments import EXPERIMENTS, Experiment
 from ..experiments._base import Claim, Preset
 from ..experiments.methods import TITLES
 from ..experiments.table1 import MEASURES
+from ..files import json_by_line
 from ..runs import Finished
 
 
@@ -64,21 +64,14 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
     for s in sections:
         (out / f"{s.experiment.name}.svg").write_bytes(s.svg)
         (out / f"{s.experiment.name}.png").write_bytes(s.png)
-        (out / f"{s.experiment.name}.json").write_text(_json(s.data))
+        (out / f"{s.experiment.name}.json").write_text(json_by_line(s.data))
     tables: list[list[dict]] = [s.data for s in sections if s.experiment.name.startswith("table1")]
     table = max(tables, key=len, default=[])
     if table:
-        (out / "table1.json").write_text(_json(table))
+        (out / "table1.json").write_text(json_by_line(table))
     page = out / "index.html"
     page.write_text(_render(sections, table, finished))
     return page, sections
-
-
-def _json(value: Any) -> str:
-    """One line for each entry, so that a change can be read."""
-    if isinstance(value, list):
-        return "[\n" + ",\n".join(f"  {json.dumps(v)}" for v in value) + "\n]\n"
-    return "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n}\n"
 
 
 def _inline(svg: bytes) -> str:

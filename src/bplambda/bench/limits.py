@@ -1,0 +1,48 @@
+"""How near the gradient of a batch is to its floor, and what it costs without knowing the cell."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+
+from ..rules.bplambda import BPLambda
+from ..rules.bptt import BPTT
+from .baselines.floor import floor, flops
+from .effort import Effort
+from .gradient import NUMBERS, compared, ours, settings, whole
+from .measure import Now, Row, in_turn
+from .problems import TASKS, problem
+from .programs import program
+
+
+class AnyCell(eqx.Module):
+    """A cell that the library knows nothing about."""
+
+    cell: Any
+    input_size: int = eqx.field(static=True)
+    hidden_size: int = eqx.field(static=True)
+
+    def __call__(self, x, state):
+        return self.cell(x, state)
+
+
+def limits(effort: Effort) -> Iterator[Row | Now]:
+    """BP(1) in percent of the floor; and against `jax.grad`: BP(1) for a cell that is not known, BPTT as our rule."""
+    for task, sizes in TASKS.items():
+        yield Now(f"floor/{task}")
+        sizes = sizes.shrunk(effort.shrink)
+        p = problem(sizes)
+        data = p.xs, p.ys, p.weights
+        unknown = eqx.tree_at(lambda n: n.cell, p.network, AnyCell(p.network.cell, sizes.inputs, sizes.units))
+        beside = {
+            "any-cell": program(whole, unknown, p.synthesiser, BPLambda(**NUMBERS), *data),
+            "bptt": program(whole, p.network, None, BPTT(), *data),
+            "floor": floor(sizes),
+        }
+        times, config = in_turn(ours(p) | beside, effort), settings(sizes, effort)
+        row = compared(f"floor/{task}", times, "ours", "floor", config | {"mflop": flops(sizes) / 1e6})
+        yield row._replace(
+            value=100 * (row.ratio or 0.0), unit="percent of floor", config=row.config | {"ms": row.value}
+        )
+        for contender in ("any-cell", "bptt"):
+            yield compared(f"gradient-{contender}/{task}/vs-jax-bptt", times, contender, "jax-bptt", config)
