@@ -1,4 +1,4 @@
-"""Where groups of runs are trained. An executor is one function: groups in, failures out."""
+"""Groups of runs on this machine: in this process, or in several."""
 
 import contextlib
 import json
@@ -7,28 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from .config import Run
-from .runs import Store
-from .work import Progress, train_group
-
-OnProgress = Callable[[int, Progress], None]
-
-
-class Failure(NamedTuple):
-    """A group that could not be trained, and what it said."""
-
-    group: list[Run]
-    reason: str
-
-
-class Executor(Protocol):
-    """Trains `groups` into `store`; calls `on_progress(i, progress)` for the i-th; returns what failed."""
-
-    def __call__(self, groups: list[list[Run]], store: Store, on_progress: OnProgress) -> list[Failure]: ...
+from ..config import Run
+from ..runs import Store
+from ..work import Progress, train_group
+from ._base import Failure, OnProgress, in_threads, xla_flags
 
 
 def in_this_process(groups: list[list[Run]], store: Store, on_progress: OnProgress) -> list[Failure]:
@@ -39,7 +24,7 @@ def in_this_process(groups: list[list[Run]], store: Store, on_progress: OnProgre
 
 
 class LocalProcesses(NamedTuple):
-    """`workers` processes on this machine, each with one XLA thread: for many small runs faster than many threads.
+    """`workers` processes on this machine, each with one XLA thread.
 
     A group whose process crashes is tried once more; the others go on.
     """
@@ -50,38 +35,32 @@ class LocalProcesses(NamedTuple):
         running: set[subprocess.Popen] = set()
         stopping = threading.Event()
 
-        def train(i: int) -> Failure | None:
+        def train(i: int) -> str:
             reason = ""
             for _ in range(2):
                 if stopping.is_set():
-                    return None
+                    return ""
                 reason = self._once(groups[i], store, lambda progress: on_progress(i, progress), running)
                 if not reason or "StoreError" in reason:
                     break
-            return Failure(groups[i], reason) if reason and not stopping.is_set() else None
+            return reason
 
-        with ThreadPoolExecutor(self.workers) as pool:
-            futures = [pool.submit(train, i) for i in range(len(groups))]
-            try:
-                return [failure for future in futures if (failure := future.result())]
-            except BaseException:
-                stopping.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(running):
-                    process.kill()
-                raise
+        try:
+            return in_threads(groups, self.workers, train)
+        finally:
+            stopping.set()
+            for process in list(running):
+                process.kill()
 
     def _once(self, group: list[Run], store: Store, report: Callable[[Progress], None], running: set) -> str:
         """Trains a group in a process of its own. **Returns:** what went wrong, or nothing."""
-        threads = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        env = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {threads}".strip()}
         process = subprocess.Popen(
             [sys.executable, "-m", "bplambda.work"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=env,
+            env=os.environ | {"XLA_FLAGS": xla_flags()},
             start_new_session=True,  # Ctrl-C is for the parent, which decides
         )
         running.add(process)
