@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
+from .devices import Devices
 from .stream.cli import STREAMS
 
 Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "all"]
@@ -40,7 +41,7 @@ class Verify:
 
 
 @dataclass
-class _Training:
+class _Training(Devices):
     """What all tasks have."""
 
     rule: Annotated[
@@ -66,11 +67,11 @@ class _Training:
     def train(self, task: Literal["toy", "seqmnist", "copyrepeat"], **settings: Any) -> int:
         from .cache import use_compilation_cache
         from .checks import require_int
-        from .config import run_of
-        from .train import train_seeds
+        from .config import Run, run_of
 
         require_int("seeds", self.seeds, minimum=1)
-        names = {field.name for field in fields(_Training)} - {"seeds", "store"}
+        names = {field.name for field in fields(_Training)} - {field.name for field in fields(Devices)}
+        names -= {"seeds", "store"}
         settings |= {name: getattr(self, name) for name in names}
         if self.scale is None:
             del settings["scale"]
@@ -78,7 +79,11 @@ class _Training:
         if self.rule == "none":
             settings |= {"rule": "truncated", "n": 1}
         use_compilation_cache()
-        return train_seeds([run_of(task, seed=seed, **settings) for seed in range(self.seeds)], self.store, again())
+
+        def runs(devices: int) -> list[Run]:
+            return [run_of(task, seed=seed, devices=devices, **settings) for seed in range(self.seeds)]
+
+        return self.train_on_devices(runs, self.store, again())
 
 
 @dataclass

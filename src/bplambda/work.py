@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from .checkpoints import from_arrays, to_arrays
 from .config import Run
+from .rules.parallel import mesh
 from .runs import Arrays, Checkpoint, Store
 from .training import Trainer, trainer, varied
 
@@ -76,6 +79,8 @@ def training(group: list[Run], data: Any, checkpoint: Checkpoint | None) -> Iter
         epochs, seconds, steady = (checkpoint.header[k] for k in ("epochs", "seconds", "steady"))
         state = _restored(state, checkpoint.arrays)
         curves = [{k.removeprefix(_CURVE): a for k, a in checkpoint.arrays.items() if k.startswith(_CURVE)}]
+    if run.devices > 1:
+        state, v, data = _on_all((state, v, data), run.devices)
     while epochs < run.epochs:
         count, began = min(how.chunk, run.epochs - epochs), time.perf_counter()
         state, new = how.advance(run, state, v, data, count)
@@ -124,6 +129,12 @@ def _saved(state: Any) -> Arrays:
 
 def _restored(like: Any, arrays: Arrays) -> Any:
     return from_arrays(like, [arrays[f"state/{i}"] for i in range(len(jax.tree.leaves(like)))])
+
+
+def _on_all(tree: Any, devices: int) -> Any:
+    """A copy of all arrays for each of the devices; on several hosts, every process calls it with the same."""
+    copied = jax.jit(lambda arrays: from_arrays(tree, arrays), out_shardings=NamedSharding(mesh(devices), P()))
+    return copied(to_arrays(tree))
 
 
 def main() -> None:

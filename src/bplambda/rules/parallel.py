@@ -26,12 +26,6 @@ def mesh(devices: int) -> Mesh:
     return Mesh(np.array(found[:devices]), (BATCH,))
 
 
-def on_all(tree: Any, devices: int) -> Any:
-    """A copy of all arrays for each of the devices."""
-    arrays, rest = eqx.partition(tree, eqx.is_array)
-    return eqx.combine(jax.device_put(arrays, NamedSharding(mesh(devices), P())), rest)
-
-
 class DataParallel(Rule):
     """A rule whose batch is shared out among devices.
 
