@@ -1,12 +1,13 @@
 """The same four groups of runs on one worker and on two, as local processes and on a Ray of our own.
 
-    python benchmarks/workers.py
+    python benchmarks/workers.py [local] [ray]
 
 Programs are compiled first, and kept: what is timed is the start of each worker, loading and training. Starting Ray
 itself is given apart.
 """
 
 import os
+import sys
 import tempfile
 import time
 
@@ -29,16 +30,24 @@ def seconds(executor: Executor) -> float:
         return time.perf_counter() - began
 
 
+def on_local_processes(workers: int) -> None:
+    print(f"local, {workers} workers: {seconds(LocalProcesses(workers)):.1f} s", flush=True)
+
+
+def on_ray(workers: int) -> None:
+    began = time.perf_counter()
+    with cluster(None, workers, 0.0) as (executor, _):
+        started = time.perf_counter() - began
+        print(f"ray, {workers} workers: {seconds(executor):.1f} s (and {started:.1f} s to start Ray)", flush=True)
+
+
 def main() -> None:
     use_compilation_cache()
     seconds(LocalProcesses(os.cpu_count() or 1))  # compiles
-    for workers in (1, 2):
-        print(f"local, {workers} workers: {seconds(LocalProcesses(workers)):.1f} s", flush=True)
-    for workers in (1, 2):
-        began = time.perf_counter()
-        with cluster(None, workers, 0.0) as (executor, _):
-            started = time.perf_counter() - began
-            print(f"ray, {workers} workers: {seconds(executor):.1f} s (and {started:.1f} s to start Ray)", flush=True)
+    contenders = {"local": on_local_processes, "ray": on_ray}
+    for name in sys.argv[1:] or contenders:
+        for workers in (1, 2):
+            contenders[name](workers)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 from ..checks import require
 from ._base import Executor
 
+REACH = 10.0  # seconds, to reach a cluster's address
 OBJECT_STORE = 400_000_000  # bytes, of our own: the images of MNIST and the checkpoints under way take a quarter
 
 
@@ -35,8 +37,9 @@ def cluster(address: str | None, workers: int, gpus: float) -> Iterator[tuple[Ex
 
     own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
     try:
+        _reach(address)
         ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
-    except ConnectionError as error:
+    except OSError as error:
         advice = "Start one with `ray start --head`, or leave --address out for one on this machine alone."
         raise ValueError(f"There is no Ray cluster at {address}. {advice}") from error
     try:
@@ -44,6 +47,17 @@ def cluster(address: str | None, workers: int, gpus: float) -> Iterator[tuple[Ex
             raise ValueError("Ray was imported before bplambda could tell it to stay on this machine: import it later.")
         found = ray.cluster_resources()
         rooms = [found.get("CPU", 0), *([found.get("GPU", 0) / gpus] if gpus else [])]
-        yield RayWorkers(gpus), int(min(rooms))
+        if min(rooms) < 1:
+            print(f"No node of the cluster has room for a group now (1 CPU, {gpus:g} GPUs): waiting for one that has.")
+        yield RayWorkers(gpus), max(1, int(min(rooms)))
     finally:
         ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Raises an `OSError` at once where Ray would try, and try again, for minutes."""
+    if address in (None, "auto"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    require(bool(host) and port.isdigit(), "address", address, "auto, HOST:PORT or ray://HOST:PORT")
+    socket.create_connection((host, int(port)), REACH).close()
