@@ -3,7 +3,8 @@
     python benchmarks/schedule.py runs --workers 1 16 64 256
 
 A simulation: whenever a worker is free it takes the longest group that is left, as `bplambda reproduce` does. The time
-of a run that is not finished comes from the checkpoints of its task, or from the speed of its finished runs.
+of a run that is not finished comes from the checkpoints of its task, or from the speed of its finished runs; with
+an empty store, all times come from the speeds that the library expects of a free core.
 """
 
 import argparse
@@ -64,7 +65,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 16, 64, 256])
-    parser.add_argument("--epoch", nargs="*", default=[], metavar="TASK=SECONDS", help="rather than by checkpoints")
     parser.add_argument("--start", type=float, default=5.0, help="seconds to start a worker for a group")
     options = parser.parse_args()
 
@@ -72,7 +72,6 @@ def main() -> None:
     store = Store(options.store)
     found = {f.run: f for f in store.finished()}
     underway = epochs_underway(store, todo, found)
-    underway |= {task: float(seconds) for task, seconds in (given.split("=") for given in options.epoch)}
     costs = [cost(group, found, underway) for group in todo]
     for task in dict.fromkeys(group[0].task for group in todo):
         of_task = [c for group, c in zip(todo, costs, strict=True) if group[0].task == task]
