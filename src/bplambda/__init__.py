@@ -21,6 +21,7 @@ from .rules.bptt import TruncatedBPTT as TruncatedBPTT
 from .rules.nstep import NStepSG as NStepSG
 from .rules.offline import OfflineLambdaSG as OfflineLambdaSG
 from .rules.online import OnlineLambdaSG as OnlineLambdaSG
+from .rules.parallel import DataParallel as DataParallel
 from .rules.true_online import TrueOnlineBPLambda as TrueOnlineBPLambda
 from .sequence import sequence_gradients as sequence_gradients
 from .synthesiser import ConditionalSynthesiser as ConditionalSynthesiser

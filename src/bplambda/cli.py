@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from .bench.cli import Bench
+from .devices import Devices
 from .stream.cli import STREAMS
 
 Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "all"]
@@ -40,7 +42,7 @@ class Verify:
 
 
 @dataclass
-class _Training:
+class _Training(Devices):
     """What all tasks have."""
 
     rule: Annotated[
@@ -66,11 +68,11 @@ class _Training:
     def train(self, task: Literal["toy", "seqmnist", "copyrepeat"], **settings: Any) -> int:
         from .cache import use_compilation_cache
         from .checks import require_int
-        from .config import run_of
-        from .train import train_seeds
+        from .config import Run, run_of
 
         require_int("seeds", self.seeds, minimum=1)
-        names = {field.name for field in fields(_Training)} - {"seeds", "store"}
+        names = {field.name for field in fields(_Training)} - {field.name for field in fields(Devices)}
+        names -= {"seeds", "store"}
         settings |= {name: getattr(self, name) for name in names}
         if self.scale is None:
             del settings["scale"]
@@ -78,7 +80,11 @@ class _Training:
         if self.rule == "none":
             settings |= {"rule": "truncated", "n": 1}
         use_compilation_cache()
-        return train_seeds([run_of(task, seed=seed, **settings) for seed in range(self.seeds)], self.store, again())
+
+        def runs(devices: int) -> list[Run]:
+            return [run_of(task, seed=seed, devices=devices, **settings) for seed in range(self.seeds)]
+
+        return self.train_on_devices(runs, self.store, again())
 
 
 @dataclass
@@ -222,12 +228,19 @@ class Reproduce:
     store: StoreFolder = Path("runs")
     out: Annotated[Path, arg(help="Folder for the page, the figures and their numbers.")] = Path("report")
     workers: Annotated[int, arg(help="Processes to train in; one for each core if left out.")] = os.cpu_count() or 1
+    executor: Annotated[Literal["local", "ray"], arg(help="This machine, or a Ray cluster; see docs/scaling.md.")] = (
+        "local"
+    )
+    address: Annotated[
+        str | None,
+        arg(help="Of the Ray cluster: auto, HOST:PORT or ray://HOST:PORT; one is started here if left out."),
+    ] = None
+    gpus: Annotated[float, arg(help="On Ray: of each group of runs; 0.25 lets four groups share one.")] = 0.0
     data_dir: DataFolder = None
 
     def run(self) -> int:
         from .cache import use_compilation_cache
         from .checks import require_int
-        from .executors import LocalProcesses
         from .experiments import EXPERIMENTS
         from .reproduce import reproduce
         from .runs import Store
@@ -240,8 +253,22 @@ class Reproduce:
         default = ["theorem", "fig2", "fig3"] if self.preset == "quick" else ["all"]
         targets = list(dict.fromkeys(self.targets or default))
         targets = list(EXPERIMENTS) if "all" in targets else targets
-        executor = LocalProcesses(self.workers)
-        return reproduce(targets, self.preset, self.seeds, Store(self.store), self.out, executor, self.workers, again())
+        with self._executor() as (executor, workers):
+            return reproduce(targets, self.preset, self.seeds, Store(self.store), self.out, executor, workers, again())
+
+    def _executor(self):
+        """A context of an executor, and of how many groups it trains at a time."""
+        from .checks import require
+        from .executors import LocalProcesses
+
+        if self.executor == "ray":
+            from .executors.cluster import cluster
+
+            return cluster(self.address, self.workers, self.gpus)
+        for name, usual in (("address", None), ("gpus", 0.0)):
+            value = getattr(self, name)
+            require(value == usual, name, value, "left out, unless with --executor ray")
+        return nullcontext((LocalProcesses(self.workers), self.workers))
 
 
 @dataclass

@@ -27,7 +27,7 @@ _OF_A_TASK: dict[str, tuple[TaskName, ...]] = {
 }
 
 # Settings that the paper's runs leave as they are, and their names with them.
-_LATER: dict[str, Any] = {"synthesiser": "linear", "schedule": "constant"}
+_LATER: dict[str, Any] = {"synthesiser": "linear", "schedule": "constant", "devices": 1}
 
 PIECES = (28, 56, 112, 784)  # of a digit: rows of 28, 14, 7 and 1 pixels
 
@@ -42,6 +42,7 @@ class Run:
     - `synthesiser_rate`: as the paper counts it, for the gradient of a batch's mean loss.
     - `synthesiser`: "linear"; or "conditional", of sequential MNIST, which is told the label and the time too.
     - `schedule`: of all rates: "constant", or "cosine", down to zero at the end of training.
+    - `devices`: among which each batch is shared out; sums in another order differ in their last bits.
     - `data`: the images of sequential MNIST, "mnist" or the hash of others.
     """
 
@@ -64,15 +65,18 @@ class Run:
     data: str = "mnist"
     synthesiser: Literal["linear", "conditional"] = "linear"
     schedule: Literal["constant", "cosine"] = "constant"
+    devices: int = 1
 
     def __post_init__(self):
-        for name in ("length", "n", "epochs", "units", "batch_size", "batches"):
+        for name in ("length", "n", "epochs", "units", "batch_size", "batches", "devices"):
             require_int(name, getattr(self, name), minimum=1)
         require_int("seed", self.seed, minimum=0)
         for name in ("lam", "gamma"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
         for name in ("network_rate", "readout_rate", "synthesiser_rate"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        allowed = f"a multiple of {self.devices}, the number of devices"
+        require(self.batch_size % self.devices == 0, "batch_size", self.batch_size, allowed)
         if self.task == "seqmnist":
             require(self.length in PIECES, "length", self.length, f"one of {PIECES}")
         allowed = "linear, unless the task is seqmnist"
@@ -161,4 +165,5 @@ SHARED = (
     "data",
     "synthesiser",
     "schedule",
+    "devices",
 )

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .config import Run, TaskName
-from .executors import in_this_process
+from .executors import Executor
 from .reproduce import stoppable, train
 from .runs import Finished, Store
 
@@ -17,10 +17,10 @@ COLUMNS: dict[TaskName, dict[str, str]] = {
 }
 
 
-def train_seeds(runs: list[Run], folder: Path, again: str) -> int:
+def train_seeds(runs: list[Run], folder: Path, executor: Executor, again: str) -> int:
     """Trains a few seeds at once and prints a table of them. **Returns:** the exit code."""
     console, store, task = Console(), Store(folder), runs[0].task
-    if stoppable(lambda: train(runs, store, in_this_process, console), console, again) is None:
+    if stoppable(lambda: train(runs, store, executor, console), console, again) is None:
         return 130
     table = Table(title=f"{runs[0].label}, {runs[0].rule}", title_justify="left")
     for column in ("seed", "first error", *COLUMNS[task].values()):

@@ -2,16 +2,19 @@
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from .checkpoints import from_arrays, to_arrays
 from .config import Run
 from .processes import say, take
+from .rules.parallel import mesh
 from .runs import Arrays, Checkpoint, Store
 from .training import Trainer, trainer, varied
 
@@ -25,46 +28,79 @@ class Progress(NamedTuple):
     error: float
 
 
+class Trained(NamedTuple):
+    """A run that has come to its end: its curves, its final figures, its parameters."""
+
+    run: Run
+    metrics: Arrays
+    result: dict[str, Any]
+    parameters: Arrays
+
+
+Event = Progress | Checkpoint | Trained
+
+
 def train_group(group: list[Run], store: Store, report: Callable[[Progress], None]) -> None:
     """Trains a group to its end; what is already in the store is not repeated."""
     with store.lock(group):
-        if all(store.find(run) for run in group):
-            return
-        run, v, how = group[0], varied(group), trainer(group[0])
-        data = how.data(run)
-        state = how.start(run, v, data)
-        checkpoint = store.load_checkpoint(group)
-        epochs, seconds, steady, curves = 0, 0.0, [0.0, 0], []
-        if checkpoint is not None:
-            epochs, seconds, steady = (checkpoint.header[k] for k in ("epochs", "seconds", "steady"))
-            state = _restored(state, checkpoint.arrays)
-            curves = [{k.removeprefix(_CURVE): a for k, a in checkpoint.arrays.items() if k.startswith(_CURVE)}]
-        while epochs < run.epochs:
-            count, began = min(how.chunk, run.epochs - epochs), time.perf_counter()
-            state, new = how.advance(run, state, v, data, count)
-            curves.append(new)
-            took = time.perf_counter() - began
-            compiled = len(curves) > (2 if checkpoint else 1)  # the first chunk includes the compilation
-            epochs, seconds = epochs + count, seconds + took
-            if compiled:
-                steady = [steady[0] + took, steady[1] + count]
-            if epochs < run.epochs:
-                saved = {_CURVE + name: curve for name, curve in _joined(curves).items()}
-                header = {"epochs": epochs, "seconds": seconds, "steady": steady}
-                store.save_checkpoint(group, Checkpoint(_saved(state) | saved, header))
-            report(Progress(epochs, float(np.mean(new["error"][:, -1]))))
-        _finish(group, store, how, state, _joined(curves), seconds, steady)
+        if not all(store.find(run) for run in group):
+            data = trainer(group[0]).data(group[0])
+            keep(training(group, data, store.load_checkpoint(group)), group, store, report)
 
 
-def _finish(
-    group: list[Run], store: Store, how: Trainer, state: Any, curves: Arrays, seconds: float, steady: list
-) -> None:
+def keep(events: Iterable[Event], group: list[Run], store: Store, report: Callable[[Progress], None]) -> None:
+    """Puts what comes of a group into the store. The caller holds the group's lock."""
+    for event in events:
+        match event:
+            case Progress():
+                report(event)
+            case Checkpoint():
+                store.save_checkpoint(group, event)
+            case Trained():
+                if not store.find(event.run):  # unless it was written before a kill
+                    store.write(group, *event)
+    store.forget_checkpoint(group)
+
+
+def training(group: list[Run], data: Any, checkpoint: Checkpoint | None) -> Iterator[Event]:
+    """Trains a group from its checkpoint to its end, and says what comes of it. Knows no store, and no disk.
+
+    **Arguments:** the `group`; its trainer's `data`; a `checkpoint` of the group, or `None` to start.
+
+    **Returns:** at the end of each chunk, a `Checkpoint`, then `Progress`; at last, each run as it is `Trained`.
+    """
+    run, v, how = group[0], varied(group), trainer(group[0])
+    state = how.start(run, v, data)
+    epochs, seconds, steady, curves = 0, 0.0, [0.0, 0], []
+    if checkpoint is not None:
+        epochs, seconds, steady = (checkpoint.header[k] for k in ("epochs", "seconds", "steady"))
+        state = _restored(state, checkpoint.arrays)
+        curves = [{k.removeprefix(_CURVE): a for k, a in checkpoint.arrays.items() if k.startswith(_CURVE)}]
+    if run.devices > 1:
+        state, v, data = _on_all((state, v, data), run.devices)
+    while epochs < run.epochs:
+        count, began = min(how.chunk, run.epochs - epochs), time.perf_counter()
+        state, new = how.advance(run, state, v, data, count)
+        curves.append(new)
+        took = time.perf_counter() - began
+        compiled = len(curves) > (2 if checkpoint else 1)  # the first chunk includes the compilation
+        epochs, seconds = epochs + count, seconds + took
+        if compiled:
+            steady = [steady[0] + took, steady[1] + count]
+        if epochs < run.epochs:
+            saved = {_CURVE + name: curve for name, curve in _joined(curves).items()}
+            yield Checkpoint(_saved(state) | saved, {"epochs": epochs, "seconds": seconds, "steady": steady})
+        yield Progress(epochs, float(np.mean(new["error"][:, -1])))
+    yield from _trained(group, how, state, _joined(curves), seconds, steady)
+
+
+def _trained(
+    group: list[Run], how: Trainer, state: Any, curves: Arrays, seconds: float, steady: list
+) -> Iterator[Trained]:
     learned = how.learned(state)
     parameters = _named((learned.network, learned.synthesiser))
     run_steps = sum(run.steps for run in group) * steady[1] / group[0].epochs
     for i, run in enumerate(group):
-        if store.find(run):  # written before a kill
-            continue
         mine = {name: curve[i] for name, curve in curves.items()}
         result = how.summary(run, mine) | {
             "seconds": seconds,
@@ -73,8 +109,7 @@ def _finish(
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in ("bplambda", "jax", "jaxlib", "equinox", "optax", "numpy")},
         }
-        store.write(group, run, mine, result, {name: array[i] for name, array in parameters.items()})
-    store.forget_checkpoint(group)
+        yield Trained(run, mine, result, {name: array[i] for name, array in parameters.items()})
 
 
 def _named(tree) -> Arrays:
@@ -91,6 +126,12 @@ def _saved(state: Any) -> Arrays:
 
 def _restored(like: Any, arrays: Arrays) -> Any:
     return from_arrays(like, [arrays[f"state/{i}"] for i in range(len(jax.tree.leaves(like)))])
+
+
+def _on_all(tree: Any, devices: int) -> Any:
+    """A copy of all arrays for each of the devices; on several hosts, every process calls it with the same."""
+    copied = jax.jit(lambda arrays: from_arrays(tree, arrays), out_shardings=NamedSharding(mesh(devices), P()))
+    return copied(to_arrays(tree))
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from ..rules._base import Info, Rule
 from ..rules.bplambda import BPLambda
 from ..rules.bptt import BPTT, TruncatedBPTT
 from ..rules.nstep import NStepSG
+from ..rules.parallel import DataParallel
 from ..sequence import sequence_gradients
 from ..synthesiser import ConditionalSynthesiser, LinearSynthesiser
 
@@ -98,7 +99,9 @@ def begin(network: Network, synthesiser: Any = None) -> Learned:
 def learn(run: Run, v: Varied, learned: Learned, batch: tuple[Any, Any, Any]) -> tuple[Learned, Info]:
     """One batch `(xs, ys, weights)`: gradients added up over the sequence, one optimiser step at its end."""
     modules = learned.network, learned.synthesiser
-    gradients, info = sequence_gradients(*modules, _RULES[run.rule](v), *batch)
+    rule = _RULES[run.rule](v)
+    rule = rule if run.devices == 1 else DataParallel(rule, run.devices)
+    gradients, info = sequence_gradients(*modules, rule, *batch)
     directions, optimiser = _ADAM.update(_parts(*gradients), learned.optimiser)
     # In the paper a synthesiser predicts a sample's share in the *batch's* mean loss, and Adam's steps know no scale:
     # for our synthesiser, which predicts the gradient of a sample's own loss, the same steps are larger by the batch.
