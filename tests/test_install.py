@@ -25,7 +25,18 @@ def test_the_wheel_works_in_a_fresh_environment(tmp_path):
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     constraints = ["--constraint", ROOT / "constraints.txt"]
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *constraints, wheel, cwd=tmp_path)
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+        *constraints,
+        wheel,
+        cwd=tmp_path,
+    )
 
     where = run(python, "-c", "import bplambda; print(bplambda.__file__)", cwd=tmp_path)
     assert where.startswith(str(tmp_path))

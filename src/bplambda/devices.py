@@ -32,7 +32,6 @@ class Devices:
         import jax
 
         from .executors import in_this_process
-        from .hosts import connect, leading, together
         from .train import train_seeds
 
         here = self._on_this_host()
@@ -40,6 +39,8 @@ class Devices:
             jax.config.update("jax_num_cpu_devices", here)  # a CPU is as many devices as one likes
         if not self.distributed:
             return train_seeds(runs(self.devices or 1), store, in_this_process, again)
+        from .hosts import connect, leading, together
+
         connect(self.coordinator, self.processes, self.process)
         devices = self.devices or jax.device_count()
         return together(lambda: train_seeds(runs(devices), store, leading, again))
