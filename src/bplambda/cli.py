@@ -1,11 +1,10 @@
 """The command line."""
 
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,14 +12,11 @@ import tyro
 from tyro.conf import Positional, arg
 
 from .bench.cli import Bench
-from .devices import Devices
+from .options import DataFolder, StoreFolder, again, use_data_folder
 from .stream.cli import STREAMS
+from .train_cli import TASKS
 
 Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "all"]
-StoreFolder = Annotated[Path, arg(help="The run store.")]
-DataFolder = Annotated[
-    Path | None, arg(help="Folder of the images; BPLAMBDA_DATA, or the user's data folder, if left out.")
-]
 
 
 @dataclass
@@ -39,131 +35,6 @@ class Verify:
         from .verify.command import verify
 
         return verify(self.seed, self.out)
-
-
-@dataclass
-class _Training(Devices):
-    """What all tasks have."""
-
-    rule: Annotated[
-        Literal["bplambda", "nstep", "truncated", "none", "bptt"],
-        arg(help="The learning rule; none is truncated, n = 1."),
-    ] = "bplambda"
-    seeds: Annotated[int, arg(help="How many seeds, from 0.")] = 5
-    lam: Annotated[float, arg(help="λ, of bplambda.")] = 1.0
-    n: Annotated[int, arg(help="n, of nstep and truncated.")] = 5
-    gamma: Annotated[float, arg(help="γ, of bplambda and nstep.")] = 0.9
-    scale: Annotated[
-        float | None,
-        arg(help="Of the synthetic gradient that the network receives; the paper's for rule and task if left out."),
-    ] = None
-    network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 1e-3
-    readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 1e-3
-    synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 1e-3
-    units: Annotated[int, arg(help="Of the RNN.")] = 30
-    batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 10
-    schedule: Annotated[Literal["constant", "cosine"], arg(help="Of all rates; cosine ends at zero.")] = "constant"
-    store: StoreFolder = Path("runs")
-
-    def train(self, task: Literal["toy", "seqmnist", "copyrepeat"], **settings: Any) -> int:
-        from .cache import use_compilation_cache
-        from .checks import require_int
-        from .config import Run, run_of
-
-        require_int("seeds", self.seeds, minimum=1)
-        names = {field.name for field in fields(_Training)} - {field.name for field in fields(Devices)}
-        names -= {"seeds", "store"}
-        settings |= {name: getattr(self, name) for name in names}
-        if self.scale is None:
-            del settings["scale"]
-            settings |= {"scale": 0.1} if self.rule == "nstep" else {}
-        if self.rule == "none":
-            settings |= {"rule": "truncated", "n": 1}
-        use_compilation_cache()
-
-        def runs(devices: int) -> list[Run]:
-            return [run_of(task, seed=seed, devices=devices, **settings) for seed in range(self.seeds)]
-
-        return self.train_on_devices(runs, self.store, again())
-
-
-@dataclass
-class TrainToy(_Training):
-    """Train on the paper's toy task: an input at the first step, a place on the unit circle to name at the last.
-
-    All seeds train at once. The same command again goes on where it stopped.
-
-    Example: bplambda train toy --rule bplambda --lam 1.0 --gamma 0.9 --length 20 --seeds 5
-    """
-
-    variant: Annotated[
-        Literal["plastic", "fixed"],
-        arg(help="Train the RNN too (3 pairs, tanh), or its synthesiser alone (1 pair, linear)."),
-    ] = "plastic"
-    length: Annotated[int, arg(help="T, the length of a sequence.")] = 20
-    network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 1.5e-3
-    readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 1.5e-3
-    epochs: Annotated[int, arg(help="Passes of so many batches.")] = 250
-    batches: Annotated[int, arg(help="Batches in an epoch.")] = 100
-
-    def run(self) -> int:
-        return self.train("toy", variant=self.variant, length=self.length, epochs=self.epochs, batches=self.batches)
-
-
-@dataclass
-class TrainSeqMnist(_Training):
-    """Train an LSTM on sequential MNIST: a digit row by row, to be named at the end.
-
-    The images must be there: `bplambda data mnist` fetches them. All seeds train at once. The same command again goes
-    on where it stopped.
-
-    Example: bplambda train seqmnist --rule bplambda --lam 1.0 --seeds 1 --epochs 5
-    """
-
-    row_size: Annotated[Literal[28, 14, 7, 1], arg(help="Pixels at each step: sequences of 28, 56, 112 or 784.")] = 28
-    epochs: Annotated[int, arg(help="Passes over the training images.")] = 50
-    network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 3e-4
-    readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 3e-4
-    synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 3e-4
-    batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 50
-    synthesiser: Annotated[
-        Literal["linear", "conditional"],
-        arg(help="What predicts gradients: linear, as in the paper, or one that is also told the label and the time."),
-    ] = "linear"
-    data_dir: DataFolder = None
-    checksum: Annotated[bool, arg(help="Only the images of MNIST; without, any of the same shape.")] = True
-
-    def run(self) -> int:
-        from .data import data_folder, load_mnist
-        from .training.seqmnist import batches
-
-        _use_data_folder(self.data_dir)
-        found = load_mnist(data_folder(), self.checksum)
-        settings = {"batches": batches(len(found.train_labels), self.batch_size), "data": found.name}
-        settings |= {"synthesiser": self.synthesiser}
-        return self.train("seqmnist", length=784 // self.row_size, epochs=self.epochs, **settings)
-
-
-@dataclass
-class TrainCopyRepeat(_Training):
-    """Train an LSTM on copy-repeat: N patterns to be repeated R times; N and R grow in turn as they are solved.
-
-    The same command again goes on where it stopped.
-
-    Example: bplambda train copyrepeat --rule bplambda --lam 1.0 --seeds 1 --batches 5000
-    """
-
-    seeds: Annotated[int, arg(help="How many seeds, from 0.")] = 1
-    batches: Annotated[int, arg(help="In all, in hundreds; the paper's authors ran 150,000.")] = 30_000
-    synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 1e-5
-    units: Annotated[int, arg(help="Of the LSTM.")] = 100
-    batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 100
-
-    def run(self) -> int:
-        from .checks import require
-
-        require(self.batches >= 100 and self.batches % 100 == 0, "batches", self.batches, "a multiple of 100")
-        return self.train("copyrepeat", epochs=self.batches // 100)
 
 
 @dataclass
@@ -249,7 +120,7 @@ class Reproduce:
         if self.seeds is not None:
             require_int("seeds", self.seeds, minimum=1)
         use_compilation_cache()
-        _use_data_folder(self.data_dir)
+        use_data_folder(self.data_dir)
         default = ["theorem", "fig2", "fig3"] if self.preset == "quick" else ["all"]
         targets = list(dict.fromkeys(self.targets or default))
         targets = list(EXPERIMENTS) if "all" in targets else targets
@@ -296,17 +167,6 @@ class Report:
         return 0
 
 
-def again() -> str:
-    """The command that was given, to be given again."""
-    return shlex.join(["bplambda", *sys.argv[1:]])
-
-
-def _use_data_folder(given: Path | None) -> None:
-    """For this process and the workers that it starts."""
-    if given is not None:
-        os.environ["BPLAMBDA_DATA"] = str(given)
-
-
 COMMANDS: dict[str, Callable[..., Any]] = {
     "train": Train,
     "reproduce": Reproduce,
@@ -316,7 +176,6 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "stream": Stream,
     "bench": Bench,
 }
-TASKS: dict[str, Callable[..., Any]] = {"toy": TrainToy, "seqmnist": TrainSeqMnist, "copyrepeat": TrainCopyRepeat}
 
 
 def parse(args: list[str]) -> Any:

@@ -31,7 +31,7 @@ class _Learning:
 
     def settings(self) -> "Settings":
         from ..cache import use_compilation_cache
-        from ..cli import again
+        from ..options import again
         from .session import Settings
 
         use_compilation_cache()
