@@ -164,7 +164,7 @@ def test_what_always_fails_is_reported_and_the_others_go_on(cluster, tmp_path, m
     monkeypatch.setattr("bplambda.executors.ray.LOSSES", 2)
     with connected(cluster.address, 1, 0.0):
         (crash,) = RayWorkers()([crashing, fine], store, lambda i, progress: None)
-        (loss,) = RayWorkers()([dying], store, kill)  # no checkpoint is due so soon: always from the start
+        (loss,) = RayWorkers(checkpoint_every=float("inf"))([dying], store, kill)  # always from the start
     assert crash == (crashing, "KeyError: 'seconds'")
     assert loss.group == dying
     assert loss.reason.startswith("its worker was lost: ")
