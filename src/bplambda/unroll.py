@@ -143,28 +143,29 @@ class Unrolled(eqx.Module):
 
     def gradient(self, cotangents: Float[Array, "K B S"]) -> Network:
         """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
+        c = self.network.unflatten(cotangents)
+        total = self._step_by_step(c) if factors(self.network.cell) is WHOLE else self._all_at_once(c)
+        mean = jax.tree.map(lambda d: d / self.states.shape[1], total)
+        empty = eqx.filter(self.network, eqx.is_inexact_array)
+        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
+
+    def _all_at_once(self, cotangents: PyTree[Array]) -> Any:
+        """The gradient of a known cell: one large product for each of its weights."""
 
         def local(varying, c):
             _, combine = self.pullbacks.at(varying)
             di, dp, _ = combine(c)
             return di, dp
 
+        di, dp = jax.vmap(local)(self.pullbacks.varying, cotangents)
         parts = factors(self.network.cell)
-        c = self.network.unflatten(cotangents)
-        if parts is WHOLE:
-            total = self._step_by_step(c)
-        else:
-            di, dp = jax.vmap(local)(self.pullbacks.varying, c)
-            before = self.network.unflatten(self.states[:-1])
-            cell, rebuild = parameters(self.network.cell)
-            _, pull_inputs = jax.vjp(lambda p: over_time_and_batch(partial(parts.inputs, rebuild(p)))(self.xs), cell)
-            _, pull_products = jax.vjp(
-                lambda p: over_time_and_batch(partial(parts.products, rebuild(p)))(self.xs, before), cell
-            )
-            total = jax.tree.map(jnp.add, *pull_inputs(di), *pull_products(dp))
-        mean = jax.tree.map(lambda d: d / self.states.shape[1], total)
-        empty = eqx.filter(self.network, eqx.is_inexact_array)
-        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
+        before = self.network.unflatten(self.states[:-1])
+        cell, rebuild = parameters(self.network.cell)
+        _, pull_inputs = jax.vjp(lambda p: over_time_and_batch(partial(parts.inputs, rebuild(p)))(self.xs), cell)
+        _, pull_products = jax.vjp(
+            lambda p: over_time_and_batch(partial(parts.products, rebuild(p)))(self.xs, before), cell
+        )
+        return jax.tree.map(jnp.add, *pull_inputs(di), *pull_products(dp))
 
     def _step_by_step(self, cotangents: PyTree[Array]) -> Any:
         """The gradient of a cell that is not known. All steps at once would have to run it once more."""
