@@ -269,6 +269,19 @@ def test_ray_that_is_not_there(monkeypatch):
         pass
     with pytest.raises(ValueError, match=r"address is 'head', but must be auto, HOST:PORT"), connected("head", 1, 0.0):
         pass
+    with socket.create_server(("127.0.0.1", 0)) as server:  # reached, but its server for clients breaks each time
+        tried = []
+
+        def aborted(*_, **__):
+            tried.append(1)
+            raise ConnectionAbortedError("Initialization failure from server")
+
+        monkeypatch.setattr("ray.init", aborted)
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ValueError, match=r"could not start a server for us"), connected(address, 1, 0.0):
+            pass
+        assert len(tried) == 4
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"needs Ray.*pip install \"bplambda\[ray\]\""), connected(None, 1, 0.0):
         pass

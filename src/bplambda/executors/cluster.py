@@ -4,7 +4,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..checks import require
@@ -36,9 +37,13 @@ def cluster(address: str | None, workers: int, gpus: float) -> Iterator[tuple[Ex
     from .ray import RayWorkers
 
     own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         _reach(address)
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
+        _insist(lambda: ray.init(address or "local", **quiet, **({} if address else own)))
+    except ConnectionAbortedError as error:
+        advice = "Its ray_client_server*.err say why, in the logs of its head."
+        raise ValueError(f"The Ray cluster at {address} could not start a server for us. {advice}") from error
     except OSError as error:
         advice = "Start one with `ray start --head`, or leave --address out for one on this machine alone."
         raise ValueError(f"There is no Ray cluster at {address}. {advice}") from error
@@ -61,3 +66,15 @@ def _reach(address: str | None) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     require(bool(host) and port.isdigit(), "address", address, "auto, HOST:PORT or ray://HOST:PORT")
     socket.create_connection((host, int(port)), REACH).close()
+
+
+def _insist(connect: Callable[[], Any]) -> None:
+    """Tries again when a cluster's server for its client breaks at its start: Ray forks it from a process with threads,
+    which it does not always survive."""
+    for wait in (1.0, 2.0, 4.0):
+        try:
+            connect()
+            return
+        except ConnectionAbortedError:
+            time.sleep(wait)
+    connect()
