@@ -261,8 +261,8 @@ def test_a_whole_sequence_never_forms_a_trace():
     assert temporary_bytes(gradients.lower(network, synthesiser, *data)) < 200e6
 
 
-def told(name, seed=3):
-    """A problem; and the same, with hints 0, 1 and 2 for a conditional synthesiser."""
+def told(name, seed=3, matrices=1):
+    """A problem; and the same, with hints 0 to 3 for a conditional synthesiser."""
     p = problem(seed, name)
     network = bp.Network(
         bp.Told(p.network.cell),
@@ -273,9 +273,10 @@ def told(name, seed=3):
     )
     rng = np.random.default_rng(seed)
     steps, batch = p.weights.shape
-    hints = jnp.asarray(rng.integers(0, 3, size=(steps, batch, 1)), float)
-    weight, bias = p.synthesiser.weight, jnp.asarray(rng.normal(size=(3, p.network.state_size)))
-    g = bp.ConditionalSynthesiser(network.state_size, 3)
+    hints = jnp.asarray(rng.integers(0, 4, size=(steps, batch, 1)), float)
+    weights = p.synthesiser.weight, jnp.asarray(0.3 * rng.normal(size=p.synthesiser.weight.shape))
+    weight, bias = jnp.stack(weights[:matrices], axis=1), jnp.asarray(rng.normal(size=(4, p.network.state_size)))
+    g = bp.ConditionalSynthesiser(network.state_size, 4, matrices)
     g = eqx.tree_at(lambda g: (g.weight, g.bias), g, (weight, bias))
     return p, p._replace(network=network, synthesiser=g, xs=(p.xs, hints))  # pyrefly: ignore[bad-argument-type]
 
@@ -290,7 +291,7 @@ def test_hints_that_make_no_difference(name):
     (network, g), info = plain.gradients(rule)
     (network_told, g_told), info_told = p.gradients(rule)
     assert distance((network.cell, network.readout), (network_told.cell.cell, network_told.readout)) < 1e-12
-    assert distance((g.weight, g.bias), (g_told.weight, jnp.sum(g_told.bias, axis=0))) < 1e-12
+    assert distance((g.weight, g.bias), (g_told.weight[:, 0], jnp.sum(g_told.bias, axis=0))) < 1e-12
     np.testing.assert_allclose(info_told.synthetic[..., :-1], info.synthetic, atol=1e-12)
     assert not np.any(info_told.synthetic[..., -1])
 
@@ -298,7 +299,17 @@ def test_hints_that_make_no_difference(name):
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_synthesiser_that_is_told_has_an_exact_trace_too(name, window):
-    _, p = told(name)
+    _, p = told(name, matrices=2)
     whole, pieces = p.gradients(bp.BPLambda(0.8, 0.9))[0], p.gradients(bp.BPLambda(0.8, 0.9), window)[0]
     assert distance(whole, pieces) < 1e-12
     assert np.all(np.any(whole.synthesiser.bias, axis=1)), "every condition learns"
+    assert np.all(np.any(whole.synthesiser.weight, axis=(0, 2))), "so does every matrix"
+
+
+def test_a_matrix_for_each_condition_modulo_their_number():
+    _, p = told("gru", matrices=2)
+    g = p.synthesiser
+    state = jnp.asarray(np.random.default_rng(0).normal(size=p.network.state_size - 1))
+    for k in range(4):
+        expected = g.weight[:, k % 2] @ state + g.bias[k]
+        np.testing.assert_allclose(g(jnp.append(state, float(k))), np.append(expected, 0.0), atol=1e-14)

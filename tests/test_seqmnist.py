@@ -81,6 +81,8 @@ def test_a_synthesiser_that_is_told_the_label_and_the_time(images):
     data = how.data(run)
     state, curves = how.advance(run, how.start(run, v, data), v, data, 30)
     assert state.learned.synthesiser.bias.shape == (1, 280, 16)
+    assert state.learned.synthesiser.weight.shape == (1, 16, 10, 16)
+    assert np.all(hints % 10 == labels[:, None]), "a matrix for each label"
     assert curves["loss"][0, -1] < 0.8 * curves["loss"][0, 0]
     # At the end the rates are zero, and what is said of the test images is not told by their labels.
     network = jax.tree.map(lambda a: a[0], state.learned.network)

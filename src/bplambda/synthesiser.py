@@ -1,6 +1,7 @@
 """Synthesisers: g(s; θ), the prediction of ∂L_{>t}/∂s_t from the state s_t."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -24,23 +25,32 @@ class LinearSynthesiser(eqx.Module):
 
 
 class ConditionalSynthesiser(eqx.Module):
-    """g(s; θ) = W s + b_k, with a bias for each of some conditions. Starts at zero.
+    """g(s; θ) = W_j s + b_k, with a bias for each of some conditions k, and a matrix for each j = k mod `matrices`.
 
-    k is the last number of the state, which the network must not depend on: the hint of a `Told` cell.
+    k is the last number of the state, which the network must not depend on: the hint of a `Told` cell. Starts at zero.
     """
 
-    weight: Float[Array, "S-1 S-1"]
+    weight: Float[Array, "S-1 matrices S-1"]
     bias: Float[Array, "conditions S-1"]
 
-    def __init__(self, size: int, conditions: int, dtype=None):
-        """**Arguments:** `size`: S, that of the flat state; `conditions`: how many; `dtype`: JAX's default."""
+    def __init__(self, size: int, conditions: int, matrices: int = 1, dtype=None):
+        """**Arguments:**
+
+        - `size`: S, that of the flat state.
+        - `conditions`, `matrices`: how many. With k = 10 time + label and 10 matrices, each label has its own.
+        - `dtype`: JAX's default.
+        """
         require_int("size", size, minimum=2)
         require_int("conditions", conditions, minimum=1)
-        self.weight = jnp.zeros((size - 1, size - 1), dtype or float)
+        require_int("matrices", matrices, minimum=1)
+        self.weight = jnp.zeros((size - 1, matrices, size - 1), dtype or float)
         self.bias = jnp.zeros((conditions, size - 1), dtype or float)
 
     def __call__(self, state: Float[Array, " S"]) -> Float[Array, " S"]:
-        g = self.weight @ state[:-1] + self.bias[state[-1].astype(int)]
+        k, matrices = state[-1].astype(int), self.weight.shape[1]
+        # Zeros in place of all matrices but one: for a batch, a single large product.
+        chosen = jnp.outer(jax.nn.one_hot(k % matrices, matrices, dtype=state.dtype), state[:-1])
+        g = jnp.tensordot(self.weight, chosen, axes=2) + self.bias[k]
         return jnp.append(g, jnp.zeros((), g.dtype))
 
 

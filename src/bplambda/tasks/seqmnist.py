@@ -49,5 +49,5 @@ def _output(state):
 
 
 def hints(labels: UInt8[Array, " B"], length: int) -> Float[Array, "T B 1"]:
-    """One number for each label and time, below `CLASSES` times `length`."""
+    """One number for each label and time, below `CLASSES` times `length`; modulo `CLASSES`, the label."""
     return (jnp.arange(length)[:, None] * CLASSES + labels.astype(int)[None])[..., None].astype(float)

@@ -67,7 +67,8 @@ def start(run: Run, v: Varied, data: Data) -> State:
         learned = begin(plain)
         if run.synthesiser == "conditional":
             told = seqmnist.told(plain)
-            learned = begin(told, ConditionalSynthesiser(told.state_size, seqmnist.CLASSES * run.length))
+            conditions = seqmnist.CLASSES * run.length
+            learned = begin(told, ConditionalSynthesiser(told.state_size, conditions, matrices=seqmnist.CLASSES))
         return State(learned, jax.random.permutation(order, len(data.train.labels)), key)
 
     return jax.vmap(one)(v)
