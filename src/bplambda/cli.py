@@ -16,7 +16,7 @@ from .options import DataFolder, StoreFolder, again, use_data_folder
 from .stream.cli import STREAMS
 from .train_cli import TASKS
 
-Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "all"]
+Target = Literal["theorem", "fig2", "fig3", "figS1", "figS2", "table1-toy", "fig4", "fig5", "table1", "best", "all"]
 
 
 @dataclass
