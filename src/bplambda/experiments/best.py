@@ -11,7 +11,7 @@ from ._base import Claim, Experiment, band, figure, mean_sem, panel, rounded, se
 
 # What differs from the paper's settings. Chosen on validation data and on seeds that no result uses.
 CHANGED: dict[TaskName, dict[str, Any]] = {
-    "toy": {"schedule": "cosine", "network_rate": 4e-3, "readout_rate": 4e-3},
+    "toy": {"schedule": "cosine", "network_rate": 4e-3, "readout_rate": 4e-3, "synthesiser_rate": 6e-3},
     "seqmnist": {
         "synthesiser": "conditional",
         "schedule": "cosine",
@@ -19,7 +19,7 @@ CHANGED: dict[TaskName, dict[str, Any]] = {
         "scale": 1.0,
         "network_rate": 1e-3,
         "readout_rate": 1e-3,
-        "synthesiser_rate": 1e-5,
+        "synthesiser_rate": 4e-5,
     },
 }
 ASKED: dict[TaskName, dict[str, Any]] = {"toy": {"length": 200}, "seqmnist": {}}
