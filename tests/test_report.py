@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bplambda.config import Run
+from bplambda.config import Run, run_of
 from bplambda.experiments import EXPERIMENTS
 from bplambda.experiments._base import Preset, mean_sem
 from bplambda.experiments.methods import METHODS
@@ -192,3 +192,18 @@ def test_ctrl_c_leaves_everything_resumable(tmp_path):
     again = command("reproduce", "fig2", "figS1", "--seeds", "1", "--workers", "1", cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "Against the paper" in again.stdout
+
+
+def test_settings_of_our_own_beside_the_papers():
+    """Each row has its own runs, no other's, and only what it says is changed."""
+    finished = all_runs()
+    rows = EXPERIMENTS["best"].data([f for f in finished if f.run in EXPERIMENTS["best"].runs("paper", 2)])
+    assert [(r["task"], r["settings"]) for r in rows] == [
+        (t, s) for t in ("toy", "seqmnist") for s in ("best", "paper")
+    ]
+    for row in rows:
+        usual = {"toy": run_of("toy", length=200), "seqmnist": run_of("seqmnist")}[row["task"]]
+        runs = [dataclasses.replace(usual, **row["changed"], seed=seed) for seed in (0, 1)]
+        results = [next(f.result for f in finished if f.run == run) for run in runs]
+        np.testing.assert_allclose(row["by_seed"], [r[row["measure"]] for r in results], atol=1e-4)
+        assert bool(row["changed"]) == (row["settings"] == "best")
