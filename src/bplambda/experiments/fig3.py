@@ -90,7 +90,7 @@ def claims(finished: list[Finished]) -> list[Claim]:
     fixed = float(final(fixed_curves(finished, rule="bplambda", lam=1.0)).mean())
 
     def listed(numbers, digits):
-        return ", ".join(f"{TITLES[m]} {numbers[m]:.{digits}f}" for m in BP)
+        return ", ".join(f"{TITLES[m]} {numbers[m]:z.{digits}f}" for m in BP)
 
     return [
         Claim(
