@@ -37,7 +37,8 @@ class ConditionalSynthesiser(eqx.Module):
         """**Arguments:**
 
         - `size`: S, that of the flat state.
-        - `conditions`, `matrices`: how many. With k = 10 time + label and 10 matrices, each label has its own.
+        - `conditions`, `matrices`: how many. Every k must be below `conditions`: compiled programs do not check it, and
+          take the last one instead. With k = 10 time + label and 10 matrices, each label has its own.
         - `dtype`: JAX's default.
         """
         require_int("size", size, minimum=2)

@@ -4,7 +4,6 @@ A group is an actor rather than a task that streams, since Ray cannot stream to 
 one event after the other: no worker is ever ahead of what has been stored.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -52,9 +51,7 @@ class RayWorkers(NamedTuple):
             driver.stop()
 
     def _start(self, *job: Any) -> Any:
-        env = {name: os.environ[name] for name in _NUMERIC if name in os.environ} | {
-            "XLA_FLAGS": one_thread()["XLA_FLAGS"]
-        }
+        env = {name: value for name, value in one_thread().items() if name in _NUMERIC}
         if self.gpus == 0:
             env["JAX_PLATFORMS"] = "cpu"
         elif self.gpus < 1:
@@ -64,7 +61,13 @@ class RayWorkers(NamedTuple):
 
 
 # What a driver's environment says about numbers is true of its workers too.
-_NUMERIC = ("JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE")
+_NUMERIC = (
+    "XLA_FLAGS",
+    "JAX_ENABLE_X64",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_DEFAULT_PRNG_IMPL",
+    "JAX_THREEFRY_PARTITIONABLE",
+)
 
 
 class _Worker:
