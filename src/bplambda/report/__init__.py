@@ -29,12 +29,11 @@ class Section(NamedTuple):
 
 
 def available(experiment: Experiment, finished: list[Finished]) -> list[Finished] | None:
-    """The runs of an experiment, if the store has all of them: the fuller preset and the more seeds first."""
+    """The runs of an experiment, if the store has all of them: the fuller preset and the more runs first."""
     there = {f.run.name: f for f in finished}
     presets: tuple[Preset, ...] = ("paper", "quick")
     for preset in presets:
-        for seeds in range(20, 0, -1):
-            runs = experiment.runs(preset, seeds)
+        for runs in sorted((experiment.runs(preset, seeds) for seeds in (None, *range(1, 21))), key=len, reverse=True):
             if all(run.name in there for run in runs):
                 return [there[run.name] for run in dict.fromkeys(runs)]
     return None
