@@ -98,5 +98,5 @@ def solved_length(level: int) -> int:
 
 
 TRAINER = Trainer(
-    lambda run: None, start, advance, lambda s: s.learned, summary, chunk=5, together=1, microseconds=500.0
+    lambda run: None, start, advance, lambda s: s.learned, summary, chunk=5, together=1, microseconds=1000.0
 )
