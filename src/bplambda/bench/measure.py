@@ -87,7 +87,7 @@ def exponent(sizes: Any, times: Any) -> float:
 
 
 def resident() -> float:
-    """The memory of this process now, in MB; where only Linux would know that, the most that it ever had."""
+    """The memory of this process now, in MB; elsewhere than on Linux, the most that it has had."""
     if sys.platform != "linux":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6  # bytes on macOS
     with open("/proc/self/statm") as file:

@@ -31,11 +31,15 @@ def runs(preset, given):
     return copyrepeat(preset, given, [*BP, "none", *SG])
 
 
+def by_epoch(f: Finished) -> np.ndarray:
+    """The longest length that a run has solved so far, at each epoch."""
+    return np.array([solved_length(int(level)) for level in f.metrics["level"]])
+
+
 def lengths(finished: list[Finished], method: str, epochs: int) -> np.ndarray:
     """The longest length solved so far, `[seeds, epochs]`, of runs that are at least so long."""
     found = select(finished, task="copyrepeat", **METHODS[method])
-    long_enough = [f.metrics["level"][:epochs] for f in found if f.run.epochs >= epochs]
-    return np.array([[solved_length(int(level)) for level in levels] for levels in long_enough])
+    return np.array([by_epoch(f)[:epochs] for f in found if f.run.epochs >= epochs])
 
 
 def budgets(finished: list[Finished], method: str) -> list[int]:
