@@ -134,8 +134,8 @@ EXPERIMENT = Experiment(
     "Beyond the paper: BP(1) with settings of our own",
     "The toy task at T = 200 (a; the line is where it counts as solved), sequential MNIST (b) and copy-repeat (c; an "
     "epoch is 100 batches), with the paper's settings (c: as the paper reports) and with better ones: rates that fall "
-    "to zero, and for digits a synthesiser that is told label and time. Same networks, no more epochs. Mean and SEM over "
-    "seeds.",
+    "to zero, and for digits a synthesiser that is told label and time. Same networks, no more epochs. Mean and SEM "
+    "over seeds.",
     runs,
     draw,
     data,
