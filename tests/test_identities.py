@@ -1,8 +1,9 @@
 """Every identity of `bplambda verify`, on problems of its own; and the figures behind Theorem 3.1."""
 
+import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import bplambda as bp
@@ -30,12 +31,15 @@ def test_lemmas_at_any_step_size(seed, lam, gamma, alpha):
 
 
 @given(seed=seeds, name=st.sampled_from(CELLS), lam=unit, gamma=unit, alpha=st.floats(1e-3, 0.2))
+@example(seed=29, name="linear", lam=0.0, gamma=0.0, alpha=0.125)  # grows to 3e9
 def test_true_online_is_online_at_any_step_size(seed, name, lam, gamma, alpha):
     p = problem(seed, name, batch=3)
     a, info_a = p.gradients(bp.TrueOnlineBPLambda(lam, gamma, 0.5, alpha))
     b, info_b = p.gradients(bp.OnlineLambdaSG(lam, gamma, 0.5, alpha))
-    infos = (info[:-1] for info in (info_a, info_b))  # one has TD errors, the other targets
-    assert identities.distance(*zip((a, b), infos, strict=True)) < 1e-10
+    a, b = (a, info_a[:-1]), (b, info_b[:-1])  # the rest: one has TD errors, the other targets
+    largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(b))
+    # Too large a step size lets both grow without bound, and rounding with them.
+    assert identities.distance(a, b) < 1e-10 * max(1.0, largest / 1e3)
 
 
 def test_theorem():

@@ -4,10 +4,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import bplambda as bp
-from bplambda import cells
+from bplambda import cells, traces
 from bplambda.unroll import unroll
 from bplambda.verify.identities import all_rules, distance
 from bplambda.verify.problems import CELLS, problem
@@ -243,15 +244,48 @@ def test_one_step_at_a_time_needs_memory_that_does_not_grow():
     assert temporary(1_000) == temporary(100_000) > 0
 
 
-def test_a_whole_sequence_never_forms_a_trace():
-    """LSTM of 100 units, batch 100: the trace alone would be 3.2 GB."""
+@pytest.mark.parametrize("synthesiser", ["linear", "mlp"])
+@pytest.mark.parametrize("last", [False, jnp.array(False), jnp.array(True)], ids=["goes on", "goes on?", "ends?"])
+def test_traces_are_moved_one_by_one_as_they_are_all_at_once(synthesiser, last, monkeypatch):
+    p = problem(3, "lstm", batch=3, synthesiser=synthesiser)
+    rule = bp.BPLambda(0.8, 0.9, 1.0)
+    zero = rule.init(p.network, p.synthesiser, 3)
+    memory = jax.tree.map(lambda e: jax.random.normal(jax.random.key(e.ndim), e.shape), zero.memory)
+    found = []
+    for large in (0, 2**62):
+        monkeypatch.setattr(traces, "LARGE", large)
+        window = bp.Window(p.xs[:3], p.ys[:3], p.weights[:3], last=last)
+        found.append(rule.window(p.network, p.synthesiser, zero._replace(memory=memory), window))
+    assert distance(*found) < 1e-12
+    assert bool(optax.tree.norm(found[0][1].memory) == 0) == bool(last)
+
+
+def test_large_traces_are_moved_in_their_place():
+    network, synthesiser = network_and_synthesiser(eqx.nn.GRUCell, 2, 64, 1, bp.losses.squared_error)
+    data = (jax.ShapeDtypeStruct((8, 16, n), float) for n in (2, 1))
+
+    @jax.jit
+    def gradients(network, synthesiser, xs, ys):
+        return bp.sequence_gradients(network, synthesiser, bp.BPLambda(1.0, 0.9, 1.0), xs, ys, window=1)[0]
+
+    trace = 8 * 16 * 64 * 64 * 65
+    assert trace < temporary_bytes(gradients.lower(network, synthesiser, *data)) < 1.4 * trace
+
+
+def network_and_synthesiser(cell, inputs: int, units: int, outputs: int, loss):
+    """The shapes of a network and of its synthesiser."""
 
     def make():
-        cell = eqx.nn.LSTMCell(10, 100, key=jax.random.key(0))
-        network = bp.Network(cell, eqx.nn.Linear(100, 9, key=jax.random.key(0)), bp.losses.sigmoid_cross_entropy)
-        return network, bp.LinearSynthesiser(200)
+        readout = eqx.nn.Linear(units, outputs, key=jax.random.key(0))
+        network = bp.Network(cell(inputs, units, key=jax.random.key(0)), readout, loss)
+        return network, bp.LinearSynthesiser(network.state_size)
 
-    network, synthesiser = jax.eval_shape(make)
+    return jax.eval_shape(make)
+
+
+def test_a_whole_sequence_never_forms_a_trace():
+    """LSTM of 100 units, batch 100: the trace alone would be 3.2 GB."""
+    network, synthesiser = network_and_synthesiser(eqx.nn.LSTMCell, 10, 100, 9, bp.losses.sigmoid_cross_entropy)
     data = (jax.ShapeDtypeStruct((28, 100, n), float) for n in (10, 9))
 
     @jax.jit

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .cells import WHOLE, factors
 from .network import Network
@@ -34,6 +34,13 @@ def parameters(module: Any) -> tuple[Any, Callable]:
     """A module's parameters, and the way back from them to the module."""
     dynamic, static = eqx.partition(module, eqx.is_inexact_array)
     return dynamic, lambda p: eqx.combine(p, static)
+
+
+def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
+    """`tree`, or zeros where the sequence has ended."""
+    if isinstance(last, bool):
+        return jax.tree.map(jnp.zeros_like, tree) if last else tree
+    return jax.tree.map(lambda x: jnp.where(last, jnp.zeros_like(x), x), tree)
 
 
 class Pullbacks(eqx.Module):

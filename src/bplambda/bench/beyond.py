@@ -18,11 +18,11 @@ class Cost(NamedTuple):
 
 
 COSTS = {
-    # J times the trace; the trace, the next one, and their sum.
-    "K=1": Cost(lambda s: 2 * s**3 * (s + 1), lambda s: 3 * s**3),
-    # The product of Jacobians, the new part of the trace, and the old part moved once a window; both of these, and
-    # a Jacobian and a transport for each of the S steps.
-    "K=S": Cost(lambda s: 6 * s**3, lambda s: 5 * s**3),
+    # J times the trace; the trace and the next one.
+    "K=1": Cost(lambda s: 2 * s**3 * (s + 1), lambda s: 2 * s**3),
+    # The product of Jacobians, the new part of the trace, and the old part moved once a window; the trace and the
+    # next one, and a Jacobian and a transport for each of the S steps.
+    "K=S": Cost(lambda s: 6 * s**3, lambda s: 4 * s**3),
     # Three gates there, back and for their weights; the synthesiser and its gradient. What the steps leave behind.
     "K=T": Cost(lambda s: 22 * s**2, lambda s: 19 * s * TRACED),
 }

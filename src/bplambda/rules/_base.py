@@ -27,7 +27,7 @@ from ..checks import (
     whole,
 )
 from ..network import Network
-from ..unroll import Unrolled, over_time_and_batch, parameters, unroll
+from ..unroll import Unrolled, ended, over_time_and_batch, parameters, unroll
 
 
 class Window(NamedTuple):
@@ -195,13 +195,6 @@ def check_synthesiser(network: Network, synthesiser: Any) -> None:
 def edges(steps: int, n: int | Int[Array, ""]) -> Bool[Array, " K"]:
     """Where a backward pass is cut every n steps: at s_K, s_{K−n}, s_{K−2n} … of the states s_1 … s_K."""
     return jnp.arange(steps)[::-1] % n == 0
-
-
-def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
-    """`tree`, or zeros where the sequence has ended."""
-    if isinstance(last, bool):
-        return jax.tree.map(jnp.zeros_like, tree) if last else tree
-    return jax.tree.map(lambda x: jnp.where(last, jnp.zeros_like(x), x), tree)
 
 
 def predict(synthesiser: Any, unrolled: Unrolled, last: bool | Bool[Array, ""]):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from ..network import Network
 from ..targets import lambda_weighted
 from ..traces import accumulate, eligible, zero_trace
-from ._base import Carry, Gradients, LambdaRule, Window, ended, finish, predict
+from ..unroll import ended
+from ._base import Carry, Gradients, LambdaRule, Window, finish, predict
 
 
 class BPLambda(LambdaRule):
@@ -49,15 +50,16 @@ class BPLambda(LambdaRule):
 
         q = lambda_weighted(unrolled, ahead, lam, gamma) - g
         learned, trace = pull_theta(q), carry.memory
-        if trace is not None:
+        if window.last is not True:
+            trace = self._memory(network, synthesiser, g.shape[1]) if trace is None else trace
+            transport = unrolled.transport(gamma * lam)
+            before, trace = accumulate(trace, q[0], synthesiser, unrolled.states[:-1], transport, window.last)
+            learned = jax.tree.map(jnp.add, learned, before)
+        elif trace is not None:  # it ends here: no need to move it
             learned = jax.tree.map(jnp.add, learned, eligible(q[0], trace))
+            trace = ended(True, trace)
         gradients = Gradients(
             unrolled.gradient(unrolled.loss_gradients + scale * ahead),
             jax.tree.map(lambda d: -d / g.shape[1], learned),
         )
-        if window.last is True:  # the trace ends here: do not form it
-            trace = ended(True, trace)
-        else:
-            transport = unrolled.transport(gamma * lam)
-            trace = ended(window.last, accumulate(trace, synthesiser, unrolled.states[:-1], transport))
         return gradients, *finish(unrolled, window.last, ahead, q, trace)

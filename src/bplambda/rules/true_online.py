@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float
 from ..checks import require
 from ..network import Network
 from ..synthesiser import LinearSynthesiser
-from ._base import Carry, Gradients, SteppingRule, Window, ended, finish
+from ..unroll import ended
+from ._base import Carry, Gradients, SteppingRule, Window, finish
 
 
 class Dutch(NamedTuple):
@@ -76,11 +77,12 @@ class TrueOnlineBPLambda(SteppingRule):
         g_before = h @ theta_before.T
         # One step back: there is no later one for a decay to act on.
         delta = unrolled.back(unrolled.loss_gradients + gamma * ahead, gamma)[0] - g_before
-        step = jnp.einsum("bi,bijk->jk", delta, E) - (h @ theta.T - g_before).T @ h
+        # E is large, and read once: δ′ is one more row of the matrix that moves it.
+        rows = jnp.concatenate([unrolled.transport(gamma * lam)[0], delta[:, None]], axis=1)
+        moved = jnp.einsum("bij,bjkl->bikl", rows, E)
+        step = jnp.sum(moved[:, -1], axis=0) - (h @ theta.T - g_before).T @ h
 
-        transport = unrolled.transport(gamma * lam)[0]
-        trace = jnp.einsum("bij,bjkl->bikl", transport, E)
-        memory = ended(window.last, Dutch(trace, theta, jnp.array(True)))
+        memory = ended(window.last, Dutch(moved[:, :-1], theta, jnp.array(True)))
         learned = eqx.tree_at(lambda g: (g.weight, g.bias), synthesiser, (-step[:, :S] / batch, -step[:, S] / batch))
         gradients = Gradients(unrolled.gradient(unrolled.loss_gradients + scale * ahead), learned)
         return gradients, *finish(unrolled, window.last, ahead, delta[None], memory)
