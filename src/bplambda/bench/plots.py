@@ -65,8 +65,9 @@ def scaling(found: dict[str, Row]) -> Figure | None:
             at, times = np.array(list(points)), np.array(list(points.values()))
             slope = found[f"{name}/exponent/{kind}"]
             fitted = np.array(slope.config["fitted_to"])
+            there = np.array([points[a] for a in slope.config["fitted_to"]])
             ax.loglog(at, times, "o", color=colour, markersize=4)
-            middle = np.exp(np.mean(np.log(times[-len(fitted) :])) - slope.value * np.mean(np.log(fitted)))
+            middle = np.exp(np.mean(np.log(there)) - slope.value * np.mean(np.log(fitted)))
             ax.loglog(fitted, middle * fitted**slope.value, color=colour, label=f"{kind}: exponent {slope.value:.2f}")
         ax.set_xlabel(label)
         ax.set_xticks(at, [str(a) for a in at])
