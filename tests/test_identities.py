@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import bplambda as bp
@@ -30,16 +30,26 @@ def test_lemmas_at_any_step_size(seed, lam, gamma, alpha):
     assert max(identities.lemma_errors(run, online, lam, gamma)) < 1e-10
 
 
-@given(seed=seeds, name=st.sampled_from(CELLS), lam=unit, gamma=unit, alpha=st.floats(1e-3, 0.2))
-@example(seed=29, name="linear", lam=0.0, gamma=0.0, alpha=0.125)  # grows to 3e9
-def test_true_online_is_online_at_any_step_size(seed, name, lam, gamma, alpha):
+def true_online_and_online(seed, name, lam, gamma, alpha) -> tuple[float, float]:
+    """How far the two are from each other, and their largest number."""
     p = problem(seed, name, batch=3)
     a, info_a = p.gradients(bp.TrueOnlineBPLambda(lam, gamma, 0.5, alpha))
     b, info_b = p.gradients(bp.OnlineLambdaSG(lam, gamma, 0.5, alpha))
     a, b = (a, info_a[:-1]), (b, info_b[:-1])  # the rest: one has TD errors, the other targets
-    largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(b))
-    # Too large a step size lets both grow without bound, and rounding with them.
-    assert identities.distance(a, b) < 1e-10 * max(1.0, largest / 1e3)
+    return identities.distance(a, b), max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(b))
+
+
+@given(seed=seeds, name=st.sampled_from(CELLS), lam=unit, gamma=unit, alpha=st.floats(1e-3, 0.2))
+def test_true_online_is_online_at_any_step_size(seed, name, lam, gamma, alpha):
+    error, largest = true_online_and_online(seed, name, lam, gamma, alpha)
+    assume(largest < 1e4)  # else float64 itself is not exact to 1e-10: see the next test
+    assert error < 1e-10
+
+
+def test_true_online_is_online_where_both_grow_without_bound():
+    error, largest = true_online_and_online(29, "linear", 0.0, 0.0, 0.125)
+    assert largest > 1e9
+    assert error < 1e-13 * largest
 
 
 def test_theorem():
