@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from bplambda.config import Run
 from bplambda.experiments import EXPERIMENTS
-from bplambda.reproduce import seconds_of
 from bplambda.runs import Finished, Store
+from bplambda.train import seconds_of
 from bplambda.training import groups
 
 

@@ -19,8 +19,8 @@ from bplambda.config import Run, run_of
 from bplambda.data import load_mnist
 from bplambda.executors import LocalProcesses
 from bplambda.executors.cluster import cluster as connected
-from bplambda.reproduce import train
 from bplambda.runs import Checkpoint, Store
+from bplambda.train import train
 from bplambda.training import groups
 from bplambda.work import Progress
 from small_mnist import write_small_mnist  # pyrefly: ignore[missing-import]
@@ -55,7 +55,7 @@ import dataclasses, json, sys
 from rich.console import Console
 from bplambda.config import Run
 from bplambda.executors.cluster import cluster
-from bplambda.reproduce import stoppable, train
+from bplambda.train import stoppable, train
 from bplambda.runs import Store
 address, store, runs = sys.argv[1:]
 runs = [Run(**run) for run in json.loads(runs)]

@@ -169,6 +169,17 @@ def test_train_report_and_help(tmp_path):
         assert "default" in text
 
 
+def test_training_does_not_wait_for_what_only_drawing_needs(tmp_path):
+    """Matplotlib and scipy.signal take longer to import than all else together."""
+    code = (
+        "import sys; sys.modules |= {'matplotlib': None, 'scipy.signal': None}\nfrom bplambda.cli import main\nmain()"
+    )
+    arguments = ["train", "toy", "--length", "3", "--epochs", "2", "--units", "4", "--seeds", "1", "--batches", "10"]
+    found = subprocess.run([sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "final error" in found.stdout
+
+
 def test_mistakes_on_the_command_line(tmp_path):
     for arguments, words in (
         (["train", "toy", "--lam", "3"], "lam is 3.0, but must be between 0 and 1"),

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from bplambda.config import Run, run_of
 from bplambda.executors import LocalProcesses, in_this_process
-from bplambda.reproduce import train
 from bplambda.runs import Checkpoint, Store, StoreError
+from bplambda.train import train
 from bplambda.training import groups
 from bplambda.work import Progress, train_group
 
