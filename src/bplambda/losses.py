@@ -31,7 +31,9 @@ def softmax_cross_entropy(
 def sigmoid_cross_entropy(prediction: Float[Array, "..."], target: Float[Array, "..."]) -> Float[Array, ""]:
     """Binary cross-entropy of the logits ŷ against bits y, in nats, averaged over the outputs."""
     _same_shape(prediction, target)
-    return jnp.mean(optax.sigmoid_binary_cross_entropy(prediction, target))
+    # −y log σ(ŷ) − (1 − y) log σ(−ŷ), with one exponential instead of four. (The slope of |ŷ| would be wrong at 0.)
+    unlikely = jnp.exp(jnp.minimum(prediction, -prediction))
+    return jnp.mean(jnp.maximum(prediction, 0) - prediction * target + jnp.log1p(unlikely))
 
 
 def _same_shape(prediction, target) -> None:

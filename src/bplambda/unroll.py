@@ -164,15 +164,23 @@ class Unrolled(eqx.Module):
             di, dp, _ = combine(c)
             return di, dp
 
-        di, dp = jax.vmap(local)(self.pullbacks.varying, cotangents)
         parts = factors(self.network.cell)
         before = self.network.unflatten(self.states[:-1])
-        cell, rebuild = parameters(self.network.cell)
-        _, pull_inputs = jax.vjp(lambda p: over_time_and_batch(partial(parts.inputs, rebuild(p)))(self.xs), cell)
-        _, pull_products = jax.vjp(
-            lambda p: over_time_and_batch(partial(parts.products, rebuild(p)))(self.xs, before), cell
-        )
-        return jax.tree.map(jnp.add, *pull_inputs(di), *pull_products(dp))
+        learned, rebuild = parameters(self.network.cell)
+        is_tall = jax.tree.map(lambda w: w.ndim == 2 and w.shape[0] > w.shape[1], learned)
+
+        def turned(tree: Any) -> Any:
+            return jax.tree.map(lambda w, tall: w.T if tall else w, tree, is_tall)
+
+        def weighted(p: Any) -> tuple[PyTree[Array], PyTree[Array]]:
+            cell = rebuild(turned(p))
+            inputs = over_time_and_batch(partial(parts.inputs, cell))(self.xs)
+            return inputs, over_time_and_batch(partial(parts.products, cell))(self.xs, before)
+
+        # Products are faster on a CPU if they are wider than tall, and the compiler would turn them round again.
+        _, pull = jax.vjp(weighted, turned(learned))
+        (total,) = pull(jax.vmap(local)(self.pullbacks.varying, cotangents))
+        return turned(lax.optimization_barrier(total))
 
     def _step_by_step(self, cotangents: PyTree[Array]) -> Any:
         """The gradient of a cell that is not known. All steps at once would have to run it once more."""
