@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -284,6 +285,58 @@ def test_classes_and_other_shapes():
     assert int(state.updates) == 2
     one_hot = bp.Learner(network, bp.BPLambda(), example=(np.zeros(2, np.float32), np.zeros(3, np.float32)))
     one_hot.step(one_hot.init(KEY), [0.0, 1.0], [0.2, 0.3, 0.5])
+
+
+class Plain(eqx.Module):
+    """A cell that does not tell its input."""
+
+    weight: jax.Array
+    hidden_size: int = eqx.field(static=True, default=2)
+
+    def __call__(self, x, h):
+        return jnp.tanh(self.weight @ h + x)
+
+
+def test_no_fraction_is_cut_off():
+    """Where the first numbers of a stream happen to be whole."""
+    network = bp.Network(Plain(jnp.eye(2)), eqx.nn.Linear(2, 1, key=KEY), bp.losses.squared_error)
+    learner = bp.Learner(network, bp.BPLambda())
+    state, _ = learner.step(learner.init(KEY), [1, 2], [1])
+    learner.step(state, [3.0, -1.0], [2.0])
+    for x, y in (([0.9, 0.1], [1]), ([1, 2], [0.5]), ([np.nan, 1.0], [1]), (jnp.array([0.5, 0.5]), [1])):
+        with pytest.raises(ValueError, match=r"whole numbers as were shown first.*example=\(x, y\)"):
+            learner.step(state, x, y)
+    with pytest.raises(ValueError, match=r"xs is .*whole numbers"):
+        learner.run(state, np.full((3, 2), 0.5), np.ones((3, 1), int))
+    told = bp.Learner(network, bp.BPLambda(), example=([0.0, 0.0], [0.0]))
+    floats = bp.Learner(network, bp.BPLambda())
+    before = [
+        learner.step(learner.init(KEY), x, y)[0] for learner, x, y in ((told, [1, 2], [1]), (floats, [1.0, 2.0], [1.0]))
+    ]
+    assert_same(*(learner.step(s, [0.9, 0.1], [0.5])[1] for learner, s in zip((told, floats), before, strict=True)))
+    classes = bp.Learner(make_network(outputs=3, loss=bp.losses.softmax_cross_entropy), bp.BPLambda())
+    classes.step(classes.init(KEY), [0.0, 1.0], 2.0)
+    with pytest.raises(ValueError, match=r"y is .*whole numbers"):
+        classes.step(classes.init(KEY), [0.0, 1.0], 1.5)
+
+
+def test_keys_of_both_kinds(tmp_path):
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    new, old = learner.init(jax.random.key(7)), learner.init(jax.random.PRNGKey(7))
+    assert_same(new, old)
+    learner.save(tmp_path / "a folder" / "that is not there" / "old.npz", old)
+    assert_same(learner.load(tmp_path / "a folder" / "that is not there" / "old.npz"), new)
+    wrongs: tuple[Any, ...] = (0, 1.5, jnp.zeros(2))
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match=r"key is .*learner.init\(jax.random.key\(0\)\)"):
+            learner.init(wrong)
+
+
+def test_an_optimiser_that_is_none():
+    wrongs: tuple[dict[str, Any], ...] = ({"optimiser": 1e-3}, {"synthesiser_optimiser": "adam"})
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match=r"optimiser is .* such as optax.adam\(1e-3\)"):
+            bp.Learner(make_network(), bp.BPLambda(), **wrong)
 
 
 class Named(eqx.Module):

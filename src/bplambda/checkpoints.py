@@ -21,6 +21,7 @@ class CheckpointError(ValueError):
 
 def save(path: Path, tree: Any, configuration: dict[str, Any]) -> None:
     """Replaces `path`, all at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = to_arrays(tree)
     header = {
         "format": FORMAT,

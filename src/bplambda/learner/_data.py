@@ -84,14 +84,17 @@ def _zeros(like: PyTree, lead: tuple[int, ...]) -> PyTree:
 def _fitted(name: str, data: Any, like: PyTree, lead: tuple[int, ...]) -> PyTree:
     """`data` as arrays of the shapes and dtypes of `like`, after the axes `lead`."""
 
-    def refuse(a, to):
+    def refuse(a, to, why=""):
         wanted = jax.tree.map(lambda s: jax.ShapeDtypeStruct((*lead, *s.shape), s.dtype), to)
-        require(False, name, shape_of(a), f"of {shape_of(wanted)}")
+        require(False, name, shape_of(a), f"of {shape_of(wanted)}{why}")
 
     def one(a, to):
         a = a if isinstance(a, jax.Array) else _numbers(name, a)
         if a.shape != (*lead, *to.shape):
             refuse(a, to)
+        if a.dtype.kind == "f" and to.dtype.kind in "biu" and not (isinstance(a, np.ndarray) and np.all(a % 1 == 0)):
+            # No fraction is cut off, and nothing that is not finite becomes an index.
+            refuse(a, to, ", whole numbers as were shown first; if they are floats: Learner(..., example=(x, y))")
         return a if a.dtype == to.dtype else a.astype(to.dtype)
 
     if isinstance(like, jax.ShapeDtypeStruct) and isinstance(data, list | tuple):

@@ -64,7 +64,8 @@ class Learner:
         - `update_every`: K, the steps between two updates; the same gradients as at every step if the parameters were
           held, much cheaper. `TruncatedBPTT(n)` and `NStepSG(n)` have windows of n, or of a multiple.
         - `batch_size`: the number of streams that are learned from together, the first axis of each x and y. One
-          stream, without that axis, if left out.
+          stream, without that axis, if left out. They go in step: if one of them has something that is not finite, the
+          step is skipped for all. Streams that may fail on their own are learners on their own.
         - `synthesiser`: a `LinearSynthesiser` of the right size if left out.
         - `rolling`: for `TruncatedBPTT(n)`: an update at every step, through the last n, replayed with the weights now.
         - `clip`: the largest norm of a gradient, of network and synthesiser each.
@@ -84,6 +85,9 @@ class Learner:
         if synthesiser is None and rule.needs_synthesiser:
             synthesiser = LinearSynthesiser(network.state_size, network.dtype)
         rule._check(network, synthesiser)
+        for name, value in (("optimiser", optimiser), ("synthesiser_optimiser", synthesiser_optimiser)):
+            allowed = "an optimiser of Optax, such as optax.adam(1e-3)"
+            require(value is None or hasattr(value, "update"), name, value, allowed)
         both = optimiser or optax.adam(1e-3), synthesiser_optimiser or optax.adam(1e-4)
         for name, value in (("clip", clip), ("clip_trace", clip_trace)):
             require(value is None or value > 0, name, value, "greater than 0")
@@ -102,7 +106,14 @@ class Learner:
         self._fresh = jax.jit(self._reset)
 
     def init(self, key: PRNGKeyArray) -> LearnerState:
-        """A learner before its first step. `key` is kept in the state, for those who need randomness there."""
+        """A learner before its first step. `key` is kept in the state, for those who need randomness there.
+
+        **Arguments:** `key`: from `jax.random.key` or `jax.random.PRNGKey`.
+        """
+        if not jnp.issubdtype(jnp.result_type(key), jax.dtypes.prng_key):
+            is_old = jnp.result_type(key) == jnp.uint32 and jnp.ndim(key) > 0
+            require(is_old, "key", key, "a key, as in learner.init(jax.random.key(0))")
+            key = jax.random.wrap_key_data(key)
         modules = self._steps.network, self._steps.synthesiser
         # Copies: a state may be donated or deleted without harm to the modules that it began as.
         network, synthesiser = jax.tree.map(jnp.array, eqx.filter(modules, eqx.is_inexact_array))
@@ -145,7 +156,7 @@ class Learner:
         return self._steps.modules(state)
 
     def save(self, path: Path | str, state: LearnerState) -> None:
-        """Writes all of `state` to one file, whole or not at all."""
+        """Writes all of `state` to one file, whole or not at all; makes its folder if it is not there."""
         checkpoints.save(Path(path), state, self._configuration())
 
     def load(self, path: Path | str) -> LearnerState:
