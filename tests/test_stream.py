@@ -232,13 +232,74 @@ def test_bad_lines_are_reported_and_skipped(tmp_path, capsys):
     StreamCsv(file=written(tmp_path / "good.csv", good), target="y", **SMALL).run()
     expected = predictions(capsys)
     lines.insert(2, "")  # a blank line is nobody's mistake
-    assert StreamCsv(file=written(tmp_path / "bad.csv", lines), target="y", **SMALL).run() == 0
+    assert StreamCsv(file=written(tmp_path / "bad.csv", lines), target="y", missing="skip", **SMALL).run() == 0
     out, err = capsys.readouterr()
     found = out.splitlines()[1:]
     assert [row.split(",", 1)[1] for row in found] == [row.split(",", 1)[1] for row in expected]
     for number, (_, words) in BAD.items():
         assert f"Skipped {words.replace(f'line {number}', f'line {number + 1}')}" in err
     assert f"{len(BAD)} bad lines were skipped." in err
+
+
+def test_many_bad_lines_are_counted(tmp_path, capsys):
+    lines = some_lines(40)
+    lines[10:35] = ["too few"] * 25
+    assert StreamCsv(file=written(tmp_path / "bad.csv", lines), target="y", **SMALL).run() == 0
+    err = capsys.readouterr().err
+    assert err.count("Skipped line") == 20
+    assert err.count("More are only counted.") == 1
+    assert "25 bad lines were skipped." in err
+
+
+def test_a_feature_that_is_missing_is_its_mean(tmp_path, capsys):
+    """What stands there is not looked at, and does not count."""
+    rows = {"with gaps": ["a,b,y"], "with the mean": ["a,b,y"]}
+    seen: list[float] = []
+    for t, (a, b) in enumerate(np.random.default_rng(0).normal(size=(40, 2)).round(4)):
+        empty = t % 5 == 3
+        mean = float(np.mean(seen)) if seen else 0.0
+        seen += [] if empty else [b]
+        rows["with gaps"].append(f"{a},{['', ' ', 'nan', 'NaN'][t % 4] if empty else b},{a + b}")
+        rows["with the mean"].append(f"{a},{mean!r},{a + b}" if empty else f"{a},{b},{a + b}")
+    found = {}
+    for name, lines in rows.items():
+        assert StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", **SMALL).run() == 0
+        out, err = capsys.readouterr()
+        assert "bad line" not in err
+        found[name] = [float(line.split(",")[1]) for line in out.splitlines()[1:]]
+    assert len(found["with gaps"]) == 40
+    # Up to the first gap the same; from then on one of the two has seen a number more, and so has another deviation.
+    np.testing.assert_allclose(found["with gaps"][:4], found["with the mean"][:4], rtol=1e-6)
+    np.testing.assert_allclose(found["with gaps"], found["with the mean"], atol=1)
+    file = written(tmp_path / "data.csv", ["a,b,name,y", "1,,x,2", "2,3,y,1"])
+    assert StreamCsv(file=file, target="y", **SMALL).run() == 0
+    err = capsys.readouterr().err
+    assert "From a to y." in err
+    assert "Left out, as line 2 has no number there: b, name" in err
+
+
+@pytest.mark.parametrize("glitch", [99999.0, -1e30, 1e99])
+def test_one_wrong_number_does_no_lasting_harm(glitch, tmp_path, capsys):
+    lines = some_lines(400, gaps=False)
+    good = StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", **SMALL)
+    assert good.run() == 0
+    expected = np.array([float(row.split(",")[1]) for row in predictions(capsys)])
+    lines[150] = f"day 149,{glitch},0.5,{glitch}"
+    assert StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", **SMALL).run() == 0
+    found = np.array([float(row.split(",")[1]) for row in predictions(capsys)])
+    assert np.all(np.abs(found[150:] - expected[150:]) < 25), "the targets' deviation is 5"
+    assert np.all(np.abs(found[-50:] - expected[-50:]) < 5)
+
+
+def test_a_column_that_moves_is_followed():
+    scale = Scale(*np.zeros((3, 1)))
+    rng = np.random.default_rng(0)
+    for value in rng.normal(0, 1, 200):
+        scale = scale.add(np.array([value]))
+    for value in rng.normal(1e6, 1, 2000):
+        scale = scale.add(np.array([value]))
+    assert scale.mean[0] > 0.5e6
+    assert abs(scale.standardised(np.array([1e6]))[0]) < 1
 
 
 def test_a_bad_line_can_be_refused_and_mended(tmp_path, capsys):
@@ -369,6 +430,98 @@ def test_a_pipe_that_stays_open_gets_each_prediction_at_once_and_ctrl_c_saves(tm
     file = str(tmp_path / "data.csv")
     assert StreamCsv(file=file, target="y", checkpoint=tmp_path / "c.npz", **SMALL).run() == 0
     assert predictions(capsys) == expected[8:], "a file that begins as the pipe did goes on after it"
+
+
+def piped(lines: list[str], cwd: Path, ending: str = "\n", **more) -> tuple[list[str], str]:
+    """The predictions for a pipe of some lines, and what was said."""
+    words = "StreamCsv(file='-', target='y', units=3, gamma=0.9, checkpoint=Path('c.npz'))"
+    with started(words, cwd) as process:
+        out, err = process.communicate("\n".join(lines) + ending)
+        assert process.returncode == 0, err
+    return out.splitlines()[1:], err
+
+
+def test_a_pipe_goes_on_as_a_file_does(tmp_path, capsys):
+    lines = some_lines(30)
+    StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", **SMALL).run()
+    expected = predictions(capsys)
+    first, err = piped(lines[:12], tmp_path)
+    assert first == expected[:11]
+    rest, err = piped(lines, tmp_path)
+    assert "Going on after line 12." in err
+    assert rest == expected[11:]
+    none, err = piped(lines, tmp_path)
+    assert none == []
+    # One that begins alike and is shorter or another is learned from its start, every line of it.
+    for other in (lines[:20], [*lines[:8], *lines[9:]]):
+        found, err = piped(other, tmp_path)
+        assert "Another stream than the one that was learned up to line" in err
+        assert [int(row.split(",")[0]) for row in found] == list(range(2, len(other) + 1))
+
+
+def test_half_a_line_is_left_for_the_next_time(tmp_path, capsys):
+    lines = some_lines(30, gaps=False)
+    StreamCsv(file=written(tmp_path / "whole.csv", lines), target="y", **SMALL).run()
+    expected = predictions(capsys)
+    settings: dict[str, Any] = SMALL | {"target": "y", "file": str(tmp_path / "data.csv")}
+    (tmp_path / "data.csv").write_text("\n".join(lines[:10]) + "\n" + lines[10][:-2])
+    assert StreamCsv(checkpoint=tmp_path / "c.npz", **settings).run() == 0
+    out, err = capsys.readouterr()
+    assert "Line 11 has no end yet: it is left for the next time." in err
+    assert out.splitlines()[1:] == expected[:9]
+    written(tmp_path / "data.csv", lines)
+    assert StreamCsv(checkpoint=tmp_path / "c.npz", **settings).run() == 0
+    assert predictions(capsys) == expected[9:]
+    (tmp_path / "data.csv").write_text("\n".join(lines))
+    assert StreamCsv(**settings).run() == 0
+    assert predictions(capsys) == expected, "without a checkpoint there is no next time"
+
+
+def test_a_plot_may_come_and_go(tmp_path, capsys):
+    lines = some_lines(30)
+    StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", **SMALL).run()
+    expected = predictions(capsys)
+    settings: dict[str, Any] = SMALL | {"target": "y", "file": str(tmp_path / "data.csv")}
+    for first, second in ((None, tmp_path / "a.png"), (tmp_path / "b.png", None)):
+        checkpoint = tmp_path / f"{first is None}.npz"
+        written(tmp_path / "data.csv", lines[:15])
+        StreamCsv(checkpoint=checkpoint, plot=first, **settings).run()
+        found = predictions(capsys)
+        written(tmp_path / "data.csv", lines)
+        StreamCsv(checkpoint=checkpoint, plot=second, **settings).run()
+        assert found + predictions(capsys) == expected
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_asks_it_to_end_is_heard_as_ctrl_c_is(how, tmp_path, capsys):
+    """A service that is stopped, a terminal that is closed."""
+    lines = some_lines(12)
+    StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", **SMALL).run()
+    expected = predictions(capsys)
+    command = [Path(sys.executable).with_name("bplambda"), "stream", "csv", "-", "--target", "y", "--units", "3"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, "--gamma", "0.9", "--checkpoint", "c.npz"],
+        cwd=tmp_path,
+        text=True,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write("\n".join(lines[:6]) + "\n")
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(6)][1:] == [row + "\n" for row in expected[:5]]
+        process.send_signal(how)
+        err = process.stderr.read()
+        assert process.wait() == 130, err
+    assert "to go on from there: bplambda" in err
+    assert "Traceback" not in err
+    assert StreamCsv(file=str(tmp_path / "data.csv"), target="y", checkpoint=tmp_path / "c.npz", **SMALL).run() == 0
+    assert predictions(capsys) == expected[5:]
 
 
 def test_ctrl_c_while_a_made_up_stream_is_learned(tmp_path):

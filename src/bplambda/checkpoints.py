@@ -34,22 +34,14 @@ def save(path: Path, tree: Any, configuration: dict[str, Any]) -> None:
     write_whole(path, lambda file: np.savez(file, header=encoded, **named))  # pyrefly: ignore[bad-argument-type]
 
 
+def configuration(path: Path) -> dict[str, Any]:
+    """What `path` was saved with."""
+    return _read(path)[0]["configuration"]
+
+
 def load(path: Path, like: Any, configuration: dict[str, Any]) -> Any:
     """The pytree in `path`, which must be of the structure and shapes of `like`, and saved with `configuration`."""
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            header = json.loads(file["header"].tobytes())
-            known = header["format"] == FORMAT
-            arrays = [file[str(i)] for i in range(len(file.files) - 1)] if known else []
-    except FileNotFoundError:
-        raise CheckpointError(f"There is no checkpoint at {path}.") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is not a whole checkpoint: it was cut short or changed ({error}).") from error
-    if not known:
-        raise CheckpointError(
-            f"{path} is of format {header['format']}, but this version of bplambda reads format {FORMAT}: "
-            "use the version that wrote it, or a newer one."
-        )
+    header, arrays = _read(path)
     saved = header["configuration"]
     differences = [
         f"{name} is {saved.get(name)!r} in the file, {configuration.get(name)!r} here"
@@ -67,6 +59,25 @@ def load(path: Path, like: Any, configuration: dict[str, Any]) -> Any:
     if len(arrays) != len(header["leaves"]) or _digest(arrays) != header["sha256"]:
         raise CheckpointError(f"{path} is not a whole checkpoint: its contents have been changed.")
     return from_arrays(like, arrays)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The header and the arrays, if they can be read at all."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            header = json.loads(file["header"].tobytes())
+            known = header["format"] == FORMAT
+            arrays = [file[str(i)] for i in range(len(file.files) - 1)] if known else []
+    except FileNotFoundError:
+        raise CheckpointError(f"There is no checkpoint at {path}.") from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint: it was cut short or changed ({error}).") from error
+    if not known:
+        raise CheckpointError(
+            f"{path} is of format {header['format']}, but this version of bplambda reads format {FORMAT}: "
+            "use the version that wrote it, or a newer one."
+        )
+    return header, arrays
 
 
 def to_arrays(tree: Any) -> list[np.ndarray]:

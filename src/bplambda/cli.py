@@ -188,10 +188,18 @@ def parse(args: list[str]) -> Any:
 
 def main() -> None:
     """Train recurrent networks without backpropagation through time."""
+    from . import __version__
     from .data import DataError
+    from .processes import end_as_if_by_ctrl_c
     from .runs import StoreError
 
+    end_as_if_by_ctrl_c()
     try:
+        if sys.argv[1:] == ["--version"]:
+            print(f"bplambda {__version__}")
+            sys.exit()
         sys.exit(parse(sys.argv[1:]).run())
     except (ValueError, StoreError, DataError) as error:
         sys.exit(f"bplambda: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -10,7 +10,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+# Ctrl-C; a service or a container that is stopped; a terminal that is closed.
+ASKS_TO_END = [s for name in ("SIGINT", "SIGTERM", "SIGHUP") if (s := getattr(signal, name, None))]
+
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+def end_as_if_by_ctrl_c() -> None:
+    """Whoever asks this process to end gets what Ctrl-C gets: all that was done is kept. Who is ignored stays so."""
+    for each in ASKS_TO_END:
+        if signal.getsignal(each) is signal.SIG_DFL:
+            signal.signal(each, signal.default_int_handler)
 
 
 def one_thread() -> dict[str, str]:

@@ -81,11 +81,12 @@ class StreamCsv(_Learning):
 
     Writes line,prediction,target to standard output, each as soon as its line is there; a prediction is made before
     its target is learned. The first line names the columns. Numbers are standardised by their mean and variance so
-    far. An empty cell of the target means that it is not known: there is a prediction, and nothing to learn.
+    far; none counts as more than 10 deviations off, so that a sensor's error code does no lasting harm. An empty cell
+    of the target means that it is not known: there is a prediction, and nothing to learn.
 
     With a horizon of 1, the prediction beside a line is that of the next line's target. If there is something to plot,
-    no BPTT and truncated BPTT learn too. From a checkpoint, the same file, longer by now or not, goes on after the last
-    line that was learned; another file or a pipe begins with its first.
+    no BPTT and truncated BPTT learn too. From a checkpoint, the same file or pipe, longer by now or not, goes on after
+    the last line that was learned; another begins with its first.
 
     Example: tail -n +1 -f sensors.csv | bplambda stream csv - --target power --checkpoint power.npz
     """
@@ -101,6 +102,9 @@ class StreamCsv(_Learning):
         arg(help="0: a line's target from the line. 1: the next line's, from the line and its own target."),
     ] = 0
     on_error: Annotated[Literal["skip", "stop"], arg(help="What to do at a bad line.")] = "skip"
+    missing: Annotated[
+        Literal["mean", "skip"], arg(help="A feature's cell that is empty or nan: its mean so far, or a bad line.")
+    ] = "mean"
     delimiter: Annotated[str, arg(help="Between two fields; tab for a tab.")] = ","
 
     def run(self) -> int:
@@ -108,7 +112,9 @@ class StreamCsv(_Learning):
 
         features = [name.strip() for name in self.features.split(",") if name.strip()]
         settings = self.settings()
-        return learn_csv(self.file, self.target, features, self.horizon, self.on_error, self.delimiter, settings)
+        return learn_csv(
+            self.file, self.target, features, self.horizon, self.on_error, self.missing, self.delimiter, settings
+        )
 
 
 STREAMS: dict[str, Callable[..., Any]] = {"echo": StreamEcho, "mackey-glass": StreamMackeyGlass, "csv": StreamCsv}

@@ -17,9 +17,11 @@ from .session import Keeper, Memory, Session, Settings, begin, check, held, make
 from .show import finish, means, shown, table, write
 from .sources import CsvStream, Row, Scale
 
+SHOWN = 20  # bad lines, before they are only counted
+
 
 def learn_csv(
-    path: str, target: str, features: list[str], horizon: int, on_error: str, delimiter: str, s: Settings
+    path: str, target: str, features: list[str], horizon: int, on_error: str, missing: str, delimiter: str, s: Settings
 ) -> int:
     """Learns from a CSV as its lines arrive. **Returns:** the exit code."""
     keeper = Keeper(s.checkpoint, {"stream": "csv", "target": target, "horizon": horizon} | check(s))
@@ -28,25 +30,37 @@ def learn_csv(
     stream, session, names, stopped = None, None, [], False
     with opened(path) as file, shown(None) as (say, tell):
         try:
-            stream = CsvStream(file, "standard input" if path == "-" else path, target, features, horizon, delimiter)
+            name, how = "standard input" if path == "-" else path, {"gaps": missing == "mean"}
+            # Half a line that is learned today would make tomorrow's file, where it is whole, another one.
+            how |= {"whole": s.checkpoint is not None}
+            stream = CsvStream(file, name, target, features, horizon, delimiter, **how)
             rows = good_rows(stream, on_error, say)
             first = next(rows, None)
             if first is None:
                 raise ValueError(f"{stream.name} has no line to learn from after its header.")
             used = [stream.columns[i] for i in stream.features]
             say(f"From {', '.join(used)} to {target}{' of the next line' if horizon else ''}.")
+            unused = [] if features else [column for column in stream.columns if column not in (*used, target)]
+            if unused:
+                say(f"Left out, as line {first.line} has no number there: {', '.join(unused)} (--features has a say).")
             learners = make_learners(len(used), s)
-            if s.plot is None:  # the others are there to be drawn
-                learners = dict([next(iter(learners.items()))])
+            # The others are there to be drawn; but what is in a checkpoint stays together.
+            some = keeper.learners or (list(learners) if s.plot else list(learners)[:1])
+            learners = {name: learner for name, learner in learners.items() if name in some}
             names = [*learners, "persistence"]
             keeper.configuration |= {"features": used, "learners": list(learners)}
             fresh = begin(learners, "persistence", s, nothing_yet(len(used), learners))
             kept = keeper.load(fresh)
             session = kept or fresh
             keeper.save(session)  # if it cannot be, then let it be said here
-            if kept and kept.memory and stream.go_on_after(int(kept.memory.line), int(kept.memory.checksum)):
+            memory = session.memory
+            assert memory is not None
+            if kept and stream.go_on_after(int(memory.line), int(memory.checksum), int(memory.first)):
                 say(f"Going on after line {stream.line}.")
             else:
+                if kept:
+                    say(f"Another stream than the one that was learned up to line {int(memory.line)}: from its start.")
+                session = session._replace(memory=memory._replace(first=np.int64(stream.checksum)))
                 rows = chain([first], rows)
             write("line,prediction,target")
             for row in rows:
@@ -69,16 +83,16 @@ def learn_csv(
     Console(stderr=True).print(table(f"{title}, in units of its variance", session, names))
     if stream.bad:
         say(f"{stream.bad:,} bad lines were skipped.")
+    if stream.unfinished:
+        say(f"Line {stream.line + 1} has no end yet: it is left for the next time.")
     finish(session, names, title, "line with a target", stopped, say, s)
     return 130 if stopped else 0
 
 
 def nothing_yet(inputs: int, learners: dict[str, Learner]) -> Memory:
     scale = Scale(*np.zeros((3, inputs + 1)))
-    none = np.float64(np.nan)
-    return Memory(
-        scale, np.int64(0), np.int64(0), none, np.zeros(inputs, np.float32), {name: none for name in learners}
-    )
+    zero, none = np.int64(0), np.float64(np.nan)
+    return Memory(scale, zero, zero, zero, none, np.zeros(inputs, np.float32), {name: none for name in learners})
 
 
 def teach(
@@ -106,7 +120,7 @@ def teach(
         unit = scale.deviation[-1] or 1.0
         meters = {name: m.add(float((guesses[name] - row.target) / unit) ** 2) for name, m in meters.items()}
     last = memory.last if y is None else np.float64(row.target)
-    memory = Memory(scale, np.int64(row.line), np.int64(checksum), last, x, predictions)
+    memory = Memory(scale, np.int64(row.line), np.int64(checksum), memory.first, last, x, predictions)
     return Session(states, meters, memory), next(iter(predictions.values()))
 
 
@@ -119,7 +133,8 @@ def good_rows(stream: CsvStream, on_error: str, say: Callable[[str], None]) -> I
             raise row
         else:
             stream.bad += 1
-            say(f"Skipped {row}")
+            if stream.bad <= SHOWN:
+                say(f"Skipped {row}{' More are only counted.' if stream.bad == SHOWN else ''}")
 
 
 def opened(path: str) -> AbstractContextManager[BinaryIO]:

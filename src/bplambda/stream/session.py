@@ -18,6 +18,7 @@ from ..cells import RNNCell
 from ..checks import require, require_int
 from ..learner import Learner, LearnerState
 from ..network import Network
+from ..processes import ASKS_TO_END
 from ..rules.bplambda import BPLambda
 from ..rules.bptt import NoBPTT, TruncatedBPTT
 from .sources import Scale
@@ -71,12 +72,14 @@ class Meter(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What is kept of a CSV: the last line that was learned and the checksum up to there; the last target; with
-    horizon 1 the inputs whose target is still to come, and the predictions of it, NaN if there are none."""
+    """What is kept of a CSV: the last line that was learned and the checksum up to there, and up to the first row; the
+    last target; with horizon 1 the inputs whose target is still to come, and the predictions of it, NaN if there are
+    none."""
 
     scale: Scale
     line: np.ndarray | np.int64
     checksum: np.ndarray | np.int64
+    first: np.ndarray | np.int64
     last: np.ndarray | np.float64
     inputs: np.ndarray
     predictions: dict[str, np.float64]
@@ -95,6 +98,13 @@ class Keeper:
 
     def __init__(self, path: Path | None, configuration: dict[str, Any]):
         self.path, self.configuration, self.saved = path, configuration, time.monotonic()
+
+    @property
+    def learners(self) -> list[str]:
+        """The names of those whose work is kept."""
+        if self.path is None or not self.path.exists():
+            return []
+        return checkpoints.configuration(self.path).get("learners", [])
 
     def load(self, fresh: Session) -> Session | None:
         """The session that was kept, if there is one; of the structure of a fresh one."""
@@ -121,17 +131,17 @@ class Keeper:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Holds Ctrl-C back until the work within is done: what is kept is always of whole steps."""
+    """Holds Ctrl-C, and what is treated alike, back until the work within is done: what is kept is of whole steps."""
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
+    all_ = [s for s in ASKS_TO_END if in_main and signal.getsignal(s) is signal.default_int_handler]
     asked = []
-    signal.signal(signal.SIGINT, lambda *_: asked.append(True))
+    for each in all_:
+        signal.signal(each, lambda *_: asked.append(True))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for each in all_:
+            signal.signal(each, signal.default_int_handler)
     if asked:
         raise KeyboardInterrupt
 

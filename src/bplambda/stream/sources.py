@@ -3,6 +3,7 @@
 import csv
 import math
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 MEAN, DEVIATION = 0.930, 0.226  # of the Mackey-Glass series with τ = 17, in the long run
 LARGEST = 1e100  # of a number in a CSV: its square is still one
+FAR, EARLY = 10.0, 30  # deviations from the mean, beyond which a number counts as just so far; not among the first few
 
 
 def echo(steps: int, delay: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +53,11 @@ def _feedback(x: float) -> float:
 
 
 class Scale(NamedTuple):
-    """The running mean and variance of each column (Welford), the target's last."""
+    """The running mean and variance of each column (Welford), the target's last.
+
+    One wrong number must not spoil what all others are measured by: none counts as further than 10 deviations from the
+    mean. A column that has really moved there widens its deviation with every number, and is soon followed.
+    """
 
     count: np.ndarray
     mean: np.ndarray
@@ -60,9 +66,10 @@ class Scale(NamedTuple):
     def add(self, values: np.ndarray) -> "Scale":
         """One more number of each column that has one."""
         count = self.count + np.isfinite(values)
-        off = np.nan_to_num(values - self.mean)
-        mean = self.mean + off / np.maximum(count, 1)
-        return Scale(count, mean, self.squares + off * np.nan_to_num(values - mean))
+        bound = np.where((self.count >= EARLY) & (self.deviation > 0), FAR * self.deviation, np.inf)
+        off = np.clip(np.nan_to_num(values - self.mean), -bound, bound)
+        step = off / np.maximum(count, 1)
+        return Scale(count, self.mean + step, self.squares + off * (off - step))
 
     @property
     def deviation(self) -> np.ndarray:
@@ -70,7 +77,8 @@ class Scale(NamedTuple):
 
     def standardised(self, values: np.ndarray) -> np.ndarray:
         """Of mean 0 and variance 1 so far; 0 where there is no number."""
-        return np.nan_to_num((values - self.mean) / np.where(self.deviation > 0, self.deviation, 1)).astype(np.float32)
+        off = np.nan_to_num((values - self.mean) / np.where(self.deviation > 0, self.deviation, 1))
+        return np.clip(off, -FAR, FAR).astype(np.float32)
 
     def target(self, prediction: Any) -> np.float64:
         """A standardised prediction, as the target is written."""
@@ -82,7 +90,7 @@ class BadLine(ValueError):
 
 
 class Row(NamedTuple):
-    """The numbers of a line: the features, and the target, NaN where its cell is empty."""
+    """The numbers of a line: the features, and the target, NaN where a cell is empty."""
 
     line: int
     features: np.ndarray
@@ -93,7 +101,16 @@ class CsvStream:
     """A CSV, read no further than asked; each line is a record, and the first names the columns."""
 
     def __init__(
-        self, file: BinaryIO, name: str, target: str, features: Sequence[str] = (), horizon: int = 0, delimiter=","
+        self,
+        file: BinaryIO,
+        name: str,
+        target: str,
+        features: Sequence[str] = (),
+        horizon: int = 0,
+        delimiter: str = ",",
+        *,
+        gaps: bool = False,
+        whole: bool = False,
     ):
         """**Arguments:**
 
@@ -101,9 +118,12 @@ class CsvStream:
         - `target`, `features`: columns. Without features: all with a number in the first line that has any.
         - `horizon`: 0 if a line's target is to be predicted, 1 if the next line's is: then the line's own is a feature.
         - `delimiter`: one character.
+        - `gaps`: whether features may be missing.
+        - `whole`: leave a last line that has no end yet, for the next time.
         """
-        self.file, self.name, self.delimiter = file, name, delimiter
-        self.line, self.checksum, self.bad = 0, 0, 0
+        self.file, self.name, self.delimiter, self.gaps, self.whole = file, name, delimiter, gaps, whole
+        self.line, self.checksum, self.bad, self.unfinished = 0, 0, 0, False
+        self._again: deque[bytes] = deque()  # lines that are to be read once more
         header = self._read()
         if not header.strip():
             raise ValueError(f"{name} is empty: its first line must name the columns.")
@@ -126,26 +146,38 @@ class CsvStream:
                 except BadLine as problem:
                     yield problem
 
-    def go_on_after(self, line: int, checksum: int) -> bool:
-        """Whether this is the stream, perhaps longer now, that was read up to `line` before; then goes on after it."""
-        if not line or not self.file.seekable():
+    def go_on_after(self, line: int, checksum: int, first: int) -> bool:
+        """Whether this is the stream, perhaps longer now, that was read up to `line` before; then goes on after it.
+
+        **Arguments:** `line`; the `checksum` up to there; `first`, that up to the first row, which has just been read.
+        If it is another one, nothing more is read, and whoever waits at a pipe's end does not wait long.
+        """
+        if self.checksum != first or not self.line <= line:
             return False
-        here = self.file.tell(), self.line, self.checksum
-        self.file.seek(0)
-        self.line, self.checksum = 0, 0
-        while self.line < line and self._read():
-            pass
+        here, is_file = (self.line, self.checksum), self.file.seekable()
+        position, read = self.file.tell() if is_file else 0, deque()
+        while self.line < line and (found := self._raw()):
+            if not is_file:
+                read.append(found)
         if (self.line, self.checksum) == (line, checksum):
             return True
-        position, self.line, self.checksum = here
-        self.file.seek(position)
+        self.line, self.checksum = here
+        if is_file:
+            self.file.seek(position)
+        self._again = read
         return False
 
-    def _read(self) -> str:
-        line = self.file.readline()
+    def _raw(self) -> bytes:
+        line = self._again.popleft() if self._again else self.file.readline()
+        if self.whole and not line.endswith(b"\n"):
+            self.unfinished = bool(line)
+            return b""
         if line:
             self.line, self.checksum = self.line + 1, zlib.crc32(line.rstrip(b"\r\n"), self.checksum)
-        return line.decode(errors="replace")
+        return line
+
+    def _read(self) -> str:
+        return self._raw().decode(errors="replace")
 
     def _cells(self, line: str) -> list[str]:
         try:
@@ -157,15 +189,18 @@ class CsvStream:
         cells = self._cells(line)
         if len(cells) != len(self.columns):
             raise BadLine(f"line {self.line}: {len(cells)} fields, but there are {len(self.columns)} columns.")
-        target = self._number(cells, self.target) if cells[self.target].strip() else math.nan
+        target = math.nan if self._is_empty(cells[self.target]) else self._number(cells, self.target)
         features = self.features or self._numeric(cells)
         row = Row(self.line, np.array([self._feature(cells, i) for i in features]), target)
         self.features = features
         return row
 
     def _feature(self, cells: list[str], i: int) -> float:
-        is_unknown = i == self.target and not cells[i].strip()
-        return math.nan if is_unknown else self._number(cells, i)
+        may_be_empty = self.gaps or i == self.target
+        return math.nan if may_be_empty and self._is_empty(cells[i]) else self._number(cells, i)
+
+    def _is_empty(self, cell: str) -> bool:
+        return not cell.strip() or (self.gaps and cell.strip().lower() == "nan")
 
     def _number(self, cells: list[str], i: int) -> float:
         try:
