@@ -67,3 +67,15 @@ def test_it_reads_well():
     assert "untrained" in text
     assert "untrained" not in str(bp.gradcheck(p.network, bp.BPTT(), p.xs, p.ys))
     assert repr(bp.gradcheck(p.network, bp.BPTT(), p.xs, p.ys)).startswith("BPTT() against")
+
+
+def test_a_gradient_that_is_not_a_number_is_not_called_uphill():
+    p = problem(1, "gru")
+    found = bp.gradcheck(p.network, bp.BPLambda(), p.xs, jax.numpy.nan * p.ys)
+    assert "uphill" not in str(found)
+    assert "not finite!" in str(found)
+    rows = [row._replace(cosine=0.5) for row in found.rows]
+    rows[1] = rows[1]._replace(cosine=float("nan"))
+    assert found._replace(rows=tuple(rows)).worst.name == rows[1].name
+    one = bp.gradcheck(p.network, bp.DataParallel(bp.BPLambda(0.5), 1), p.xs, p.ys)
+    assert one.rule == "DataParallel(rule=BPLambda(lam=0.5, gamma=0.9, scale=1), devices=1)"

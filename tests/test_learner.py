@@ -225,6 +225,97 @@ def test_a_target_that_is_not_looked_at_may_be_anything():
     assert not np.any(infos.skipped)
 
 
+def relative_error(prediction, target):
+    return jnp.sum(((prediction - target) / target) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        (bp.BPLambda(), {}),
+        (bp.BPLambda(), {"update_every": 2}),
+        (bp.TrueOnlineBPLambda(alpha=1e-3), {}),
+        (bp.TruncatedBPTT(3), {"rolling": True}),
+        (bp.NStepSG(2), {}),
+    ],
+    ids=str,
+)
+def test_a_loss_that_is_not_defined_without_a_target(rule, settings):
+    """No target stands for zero somewhere inside, where this loss is not a number."""
+    learner = bp.Learner(make_network(loss=relative_error), rule, **settings)
+    state = learner.init(KEY)
+    for y in ([2.0], None, [1.0], None, None, [3.0]):
+        before, (state, info) = state, learner.step(state, [1.0, 2.0], y)
+        assert not info.skipped
+        assert np.any(state.now != before.now)
+    assert int(state.updates) > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"clip": 1.0}, {"update_every": 4}], ids=str)
+def test_a_trace_that_has_grown_too_large_begins_anew(settings):
+    """Or each later step would meet it, and none could be learned from."""
+    weights = 3 * jax.random.normal(KEY, (16, 16)) / 4
+    cell = eqx.tree_at(lambda c: c.weight_hh, bp.RNNCell(1, 16, key=KEY), weights)
+    network = bp.Network(cell, eqx.nn.Linear(16, 1, key=KEY), bp.losses.squared_error)
+    learner = bp.Learner(network, bp.BPLambda(1.0, 1.0), **settings)
+    xs = np.random.default_rng(0).normal(size=(1024, 1)).astype(np.float32)
+    state, skipped = learner.init(KEY), []
+    for _ in range(3):
+        before, (state, infos) = state, learner.run(state, xs, np.roll(xs, 2))
+        skipped.append(int(infos.skipped.sum()))
+        assert np.any(state.now != before.now)
+    assert sum(skipped) > 0, "or this test would show nothing"
+    assert max(skipped) < 100
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state._replace(key=state.steps)))
+
+
+def test_lengths_share_programs():
+    """A chunk may be of any length without a wait for the compiler, and its numbers are those of single steps."""
+    xs, ys = stream(13)
+    for update_every in (1, 3):
+        learner = bp.Learner(make_network(), bp.BPLambda(), update_every=update_every)
+        state = one_by_one = learner.init(KEY)
+        begin = 0
+        for count in (5, 8):
+            state, infos = learner.run(state, xs[begin : begin + count], ys[begin : begin + count])
+            assert infos.loss.shape == (count,)
+            for t in range(begin, begin + count):
+                one_by_one, info = learner.step(one_by_one, xs[t], ys[t])
+                assert_same(info, jax.tree.map(lambda a, t=t, begin=begin: a[t - begin], infos))
+            begin += count
+        assert_same(state, one_by_one)
+        for count in (6, 7):
+            learner.run(state, xs[:count], ys[:count])
+        programs: Any = learner._run
+        assert programs._cache_size() == 1
+        assert learner.run(state, jnp.asarray(xs[:7]), jnp.asarray(ys[:7]))[1].loss.shape == (7,)
+
+
+def test_half_precision_learns():
+    half = jax.tree.map(lambda a: a.astype(jnp.float16) if eqx.is_inexact_array(a) else a, make_network())
+    xs, ys = stream(20)
+    for rule in (bp.BPLambda(0.5, 0.5), bp.NoBPTT()):
+        learner = bp.Learner(half, rule)
+        state, infos = learner.run(learner.init(KEY), xs, ys)
+        assert not np.any(infos.skipped)
+        assert int(state.updates) == 20
+
+
+def test_clipping_what_has_no_trace():
+    learner = bp.Learner(make_network(), bp.NStepSG(2), clip_trace=1.0)
+    xs, ys = stream(6)
+    assert int(learner.run(learner.init(KEY), xs, ys)[0].updates) == 3
+
+
+def test_a_first_sample_that_does_not_fit_does_no_harm():
+    network = bp.Network(Plain(jnp.eye(2)), eqx.nn.Linear(2, 1, key=KEY), bp.losses.squared_error)
+    learner = bp.Learner(network, bp.BPLambda())
+    state = learner.init(KEY)
+    with pytest.raises(ValueError, match="the cell, a Plain, does not take an input of"):
+        learner.step(state, np.ones(3, np.float32), np.zeros(1, np.float32))
+    learner.step(state, np.ones(2, np.float32), np.zeros(1, np.float32))
+
+
 def test_a_gradient_that_overflows_is_skipped_and_parameters_stay_finite(learner):
     xs, ys = stream()
     ys[7] = 1e30

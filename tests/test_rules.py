@@ -1,5 +1,7 @@
 """The contract: carries, windows, what info holds, vmap and jit, memory."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -347,3 +349,87 @@ def test_a_matrix_for_each_condition_modulo_their_number():
     for k in range(4):
         expected = g.weight[:, k % 2] @ state + g.bias[k]
         np.testing.assert_allclose(g(jnp.append(state, float(k))), np.append(expected, 0.0), atol=1e-14)
+
+
+def test_a_loss_may_be_undefined_where_it_has_no_weight():
+    """Neither its value nor its slope there is looked at."""
+
+    def relative_error(prediction, target):
+        return jnp.sum(((prediction - target) / target) ** 2)
+
+    p = LSTM
+    network = bp.Network(p.network.cell, p.network.readout, relative_error)
+    weights = jnp.array([0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 1.0])
+    ys = jnp.where(weights[:, None, None] == 0, jnp.nan, p.ys)
+    for rule in (bp.BPLambda(0.5, 0.9), bp.TruncatedBPTT(3), bp.NStepSG(2)):
+        found = bp.sequence_gradients(network, p.synthesiser, rule, p.xs, ys, weights)
+        one = bp.sequence_gradients(network, p.synthesiser, rule, p.xs, jnp.where(jnp.isnan(ys), 1.0, ys), weights)
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found))
+        assert distance(found, one) < 1e-12
+
+    def loss(network):
+        def step(state, at):
+            x, y, weight = at
+            state = jax.vmap(network.cell)(x, state)
+            each = jax.vmap(relative_error)(jax.vmap(network.readout)(state[0]), y)
+            return state, weight * jnp.mean(each)
+
+        targets = jnp.where(jnp.isnan(ys), 1.0, ys)
+        return jnp.sum(jax.lax.scan(step, network.zero_state(2), (p.xs, targets, weights))[1])
+
+    found = bp.sequence_gradients(network, None, bp.BPTT(), p.xs, ys, weights)[0].network
+    assert distance(found, jax.grad(loss)(network)) < 1e-10
+
+
+def test_a_synthesiser_is_arrays_and_nothing_else():
+    """So that plain jit, vmap and Optax take it."""
+    p = LSTM
+    size = p.network.state_size
+    mlp = bp.MLPSynthesiser(size, 4, 2, key=jax.random.key(0))
+    synthesisers: tuple[Any, ...] = bp.LinearSynthesiser(size), mlp
+    for synthesiser in synthesisers:
+        optax.adam(1e-3).init((p.network, synthesiser))
+        jitted = jax.jit(lambda g: bp.sequence_gradients(p.network, g, bp.BPLambda(), p.xs, p.ys)[0].synthesiser)
+        assert jax.tree.structure(jitted(synthesiser)) == jax.tree.structure(synthesiser)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_long_sums_in_half_precision(known):
+    """Windows of one step, or a cell that is taken as a whole: what comes late is not rounded away."""
+
+    class Hidden(eqx.Module):
+        cell: eqx.nn.GRUCell
+        hidden_size: int = eqx.field(static=True, default=4)
+
+        def __call__(self, x, h):
+            return self.cell(x, h)
+
+    keys = jax.random.split(jax.random.key(3), 4)
+    cell = eqx.nn.GRUCell(2, 4, key=keys[0])
+    cell = cell if known else Hidden(cell)
+    network = bp.Network(cell, eqx.nn.Linear(4, 1, key=keys[1]), bp.losses.squared_error)
+    xs, ys = jax.random.normal(keys[2], (600, 4, 2)), 1 + jax.random.normal(keys[3], (600, 4, 1))
+
+    def with_dtype(tree, dtype):
+        return jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, tree)
+
+    rounded = with_dtype((network, xs, ys), jnp.bfloat16)
+
+    def gradients(problem):
+        network, xs, ys = problem
+        rule = bp.TruncatedBPTT(1)
+        return bp.sequence_gradients(network, None, rule, xs, ys, window=1 if known else None)[0].network
+
+    found, exact = gradients(rounded), gradients(with_dtype(rounded, jnp.float64))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        assert a.dtype == jnp.bfloat16
+        assert jnp.linalg.norm(a.astype(b.dtype) - b) < 0.05 * jnp.linalg.norm(b)
+
+
+def test_targets_need_a_synthesiser():
+    p = LSTM
+    with pytest.raises(ValueError, match="synthesiser is None, but must be a synthesiser"):
+        bp.synthetic_gradient_targets(p.network, None, bp.BPTT(), p.xs, p.ys)
+    rules = bp.BPLambda(0.3, 0.5), bp.DataParallel(bp.BPLambda(0.3, 0.5), 1)
+    one, wrapped = (bp.synthetic_gradient_targets(p.network, p.synthesiser, rule, p.xs, p.ys) for rule in rules)
+    assert distance(one, wrapped) == 0

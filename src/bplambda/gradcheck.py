@@ -40,7 +40,7 @@ class GradCheck(NamedTuple):
     @property
     def worst(self) -> Row:
         """The parameter whose gradient points furthest from the true one."""
-        return min(self.rows, key=lambda row: row.cosine)
+        return min(self.rows, key=lambda row: row.cosine if np.isfinite(row.cosine) else -np.inf)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -117,9 +117,14 @@ def _row(path, found, true) -> Row:
 def _name(rule: Rule) -> str:
     """`BPLambda(lam=1.0, gamma=0.9, scale=1.0)`, whatever the arrays inside."""
     values = {k: v for k, v in vars(rule).items() if not k.startswith("_")}
-    inside = ", ".join(f"{k}={float(v):g}" if eqx.is_array(v) else f"{k}={v}" for k, v in values.items())
-    return f"{type(rule).__name__}({inside})"
+
+    def shown(v: Any) -> str:
+        return _name(v) if isinstance(v, Rule) else f"{float(v):g}" if eqx.is_array(v) else str(v)
+
+    return f"{type(rule).__name__}({', '.join(f'{k}={shown(v)}' for k, v in values.items())})"
 
 
 def _bar(cosine: float) -> str:
-    return "█" * round(20 * max(cosine, 0)) if cosine >= 0 else "uphill"
+    if not np.isfinite(cosine):
+        return "not finite!"
+    return "█" * round(20 * cosine) if cosine >= 0 else "uphill"

@@ -29,7 +29,7 @@ def checked(network: Network, state: PyTree, xs: PyTree, ys: PyTree, weights: An
     )
     allowed = f"a state of this network for the {batch} examples of xs: {shape_of(zero)}"
     require(fits, "carry.state", shape_of(state), allowed)
-    _check_step(network, *jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[2:], a.dtype), (xs, ys)))
+    check_step(network, *jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[2:], a.dtype), (xs, ys)))
     return xs, ys, weights
 
 
@@ -58,7 +58,7 @@ def _weights(weights: Any, steps: int, batch: int, dtype) -> Float[Array, "K B"]
     return jnp.broadcast_to(weights, (steps, batch)).astype(dtype)
 
 
-def _check_step(network: Network, x: PyTree, y: PyTree) -> None:
+def check_step(network: Network, x: PyTree, y: PyTree) -> None:
     """One step of one example: input, state, readout, loss."""
     state = jax.eval_shape(network.zero_state)
     name, dtype = type(network.cell).__name__, network.dtype

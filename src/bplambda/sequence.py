@@ -12,7 +12,7 @@ from .checks import require, require_int
 from .network import Network
 from .problem import checked
 from .rules._base import Carry, Gradients, Info, Rule, Window
-from .unroll import parameters
+from .unroll import as_precise_as, more, nothing_yet, parameters
 
 
 def sequence_gradients(
@@ -75,19 +75,19 @@ def _sequence_gradients(network, synthesiser, rule, xs, ys, weights, size: int) 
         theta, carry, total = state
         gradients, carry, info = rule.window(network, rebuild(theta), carry, window)
         theta = rule.advance(theta, gradients.synthesiser)
-        return (theta, carry, jax.tree.map(jnp.add, total, gradients)), info
+        return (theta, carry, more(total, gradients)), info
 
-    nothing = jax.tree.map(jnp.zeros_like, eqx.filter(Gradients(network, synthesiser), eqx.is_inexact_array))
-    state = theta, rule.init(network, synthesiser, batch), nothing
+    learned = eqx.filter(Gradients(network, synthesiser), eqx.is_inexact_array)
+    state = theta, rule.init(network, synthesiser, batch), nothing_yet(learned)
     data, head = (xs, ys, weights), None
     if rest:
         state, head = one_window(state, Window(*jax.tree.map(lambda a: a[:rest], data), last=False))
     data = jax.tree.map(lambda a: a[rest:].reshape(count, size, *a.shape[1:]), data)
-    (_, _, gradients), info = lax.scan(one_window, state, Window(*data, last=jnp.arange(count) == count - 1))
+    (_, _, total), info = lax.scan(one_window, state, Window(*data, last=jnp.arange(count) == count - 1))
     loss, per_step = jnp.sum(info.loss), jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), info[1:])
     if head is not None:
         loss, per_step = (
             loss + head.loss,
             jax.tree.map(lambda a, b: jnp.concatenate([a, b]), head[1:], per_step),
         )
-    return gradients, Info(loss, *per_step)
+    return as_precise_as(learned, total), Info(loss, *per_step)

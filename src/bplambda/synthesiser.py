@@ -58,7 +58,7 @@ class ConditionalSynthesiser(eqx.Module):
 class MLPSynthesiser(eqx.Module):
     """g(s; θ) with `depth` hidden tanh layers of `width` units. Its last layer starts at zero, so g does."""
 
-    mlp: eqx.nn.MLP
+    layers: tuple[eqx.nn.Linear, ...]
 
     def __init__(self, size: int, width: int, depth: int, dtype=None, *, key: PRNGKeyArray):
         """**Arguments:**
@@ -70,10 +70,12 @@ class MLPSynthesiser(eqx.Module):
         """
         for name, value in {"size": size, "width": width, "depth": depth}.items():
             require_int(name, value, minimum=1)
-        mlp = eqx.nn.MLP(size, size, width, depth, activation=jnp.tanh, dtype=dtype, key=key)
-        last = mlp.layers[-1]
-        zero = (jnp.zeros_like(last.weight), jnp.zeros((size,), last.weight.dtype))
-        self.mlp = eqx.tree_at(lambda m: (m.layers[-1].weight, m.layers[-1].bias), mlp, zero)
+        *hidden, last = eqx.nn.MLP(size, size, width, depth, dtype=dtype, key=key).layers
+        zero = jnp.zeros_like(last.weight), jnp.zeros((size,), last.weight.dtype)
+        self.layers = (*hidden, eqx.tree_at(lambda layer: (layer.weight, layer.bias), last, zero))
 
     def __call__(self, state: Float[Array, " S"]) -> Float[Array, " S"]:
-        return self.mlp(state)
+        *hidden, last = self.layers
+        for layer in hidden:
+            state = jnp.tanh(layer(state))
+        return last(state)

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .checks import require
 from .network import Network
 from .rules._base import Rule, predict
+from .rules.parallel import DataParallel
 from .unroll import Unrolled, unroll
 
 
@@ -50,7 +52,10 @@ def synthetic_gradient_targets(network: Network, synthesiser: Any, rule: Rule, x
 
     **Returns:** a `Targets` of arrays, time first, then batch.
     """
+    while isinstance(rule, DataParallel):
+        rule = rule.rule
     rule._check(network, synthesiser)
+    require(synthesiser is not None, "synthesiser", synthesiser, "a synthesiser: the targets bootstrap on it")
     return _targets(network, synthesiser, getattr(rule, "lam", 1.0), getattr(rule, "gamma", 1.0), xs, ys, weights)
 
 

@@ -43,6 +43,21 @@ def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.map(lambda x: jnp.where(last, jnp.zeros_like(x), x), tree)
 
 
+def nothing_yet(tree: Any) -> Any:
+    """Zeros to add to, in float32 at least: in half precision, what comes late in a long sum would be rounded away."""
+    return jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32 if p.dtype.itemsize < 4 else p.dtype), tree)
+
+
+def more(total: Any, tree: Any) -> Any:
+    """A sum that began with `nothing_yet`, and one more."""
+    return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, tree)
+
+
+def as_precise_as(tree: Any, total: Any) -> Any:
+    """Such a sum, in the precision of what it is a sum of."""
+    return jax.tree.map(lambda p, a: a.astype(p.dtype), tree, total)
+
+
 class Pullbacks(eqx.Module):
     """The local derivatives of each step of a window, as AD left them.
 
@@ -190,10 +205,11 @@ class Unrolled(eqx.Module):
             products, combine = self.pullbacks.at(varying)
             _, dp, _ = combine(c)
             cell, _ = products(dp)
-            return jax.tree.map(jnp.add, total, cell), None
+            return more(total, cell), None
 
-        nothing = jax.tree.map(jnp.zeros_like, parameters(self.network.cell)[0])
-        return lax.scan(step, nothing, (cotangents, self.pullbacks.varying))[0]
+        learned, _ = parameters(self.network.cell)
+        total, _ = lax.scan(step, nothing_yet(learned), (cotangents, self.pullbacks.varying))
+        return as_precise_as(learned, total)
 
 
 def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
@@ -202,27 +218,27 @@ def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
     states, pullbacks = _forward(network, state, xs)
     flat = network.flatten(jax.tree.map(lambda s0, s: jnp.concatenate([s0[None], s]), state, states))
 
-    # A target without a loss may be anything, even not a number: it must not reach the gradient as 0 · nan.
-    def seen(y):
-        return jnp.where((weights != 0).reshape(weights.shape + (1,) * (y.ndim - 2)), y, jnp.zeros_like(y))
+    # A target without a loss may be anything, even not a number, and so may the slope there: neither must reach the
+    # gradient as 0 · nan.
+    def where_wanted(a):
+        wanted = (weights != 0).reshape(weights.shape + (1,) * (a.ndim - 2))
+        return a if a.dtype == jax.dtypes.float0 else jnp.where(wanted, a, jnp.zeros_like(a))
 
-    def losses(p, s):
-        @over_time_and_batch
-        def one(s, y):
-            prediction = rebuild(p)(network.output(network.unflatten(s)))
-            return network.loss(prediction, y), prediction
-
-        return one(s, jax.tree.map(seen, ys))
+    def predict(p, s):
+        return over_time_and_batch(lambda s: rebuild(p)(network.output(network.unflatten(s))))(s)
 
     readout, rebuild = parameters(network.readout)
-    loss, pull, predictions = jax.vjp(losses, readout, flat[1:], has_aux=True)
-    readout_gradient, loss_gradients = pull(weights.astype(loss.dtype))
+    predictions, pull_readout = jax.vjp(predict, readout, flat[1:])
+    targets = jax.tree.map(where_wanted, ys)
+    loss, pull_loss = jax.vjp(lambda p: over_time_and_batch(network.loss)(p, targets), predictions)
+    (slopes,) = pull_loss(weights.astype(loss.dtype))
+    readout_gradient, loss_gradients = pull_readout(jax.tree.map(where_wanted, slopes))
     batch = weights.shape[1]
     return Unrolled(
         network,
         xs,
         flat,
-        jnp.sum(loss * weights) / batch,
+        jnp.sum(where_wanted(loss * weights)) / batch,
         predictions,
         loss_gradients,
         jax.tree.map(lambda g: g / batch, readout_gradient),

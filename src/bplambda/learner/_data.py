@@ -77,6 +77,18 @@ def many_steps(example: Example, xs: Any, ys: Any, weights: Any, batch: tuple[in
     return Data(_fitted("xs", xs, example.x, lead), _fitted("ys", ys, example.y, lead), weights)
 
 
+def padded(data: Data) -> Data:
+    """With zeros up to the next power of two, for fewer programs to be compiled."""
+    count = len(data.weight)
+    missing = (1 << (count - 1).bit_length()) - count
+
+    def more(a):
+        numpy = jnp if isinstance(a, jax.Array) else np
+        return numpy.concatenate([a, numpy.zeros((missing, *a.shape[1:]), a.dtype)])
+
+    return jax.tree.map(more, data) if missing else data
+
+
 def _zeros(like: PyTree, lead: tuple[int, ...]) -> PyTree:
     return jax.tree.map(lambda a: np.zeros((*lead, *a.shape), a.dtype), like)
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from .. import checkpoints
 from ..checks import require, require_int
 from ..network import Network
+from ..problem import check_step
 from ..rules._base import Carry, Rule, TruncatingRule
 from ..rules.bplambda import BPLambda
 from ..rules.bptt import TruncatedBPTT
@@ -68,7 +69,8 @@ class Learner:
           step is skipped for all. Streams that may fail on their own are learners on their own.
         - `synthesiser`: a `LinearSynthesiser` of the right size if left out.
         - `rolling`: for `TruncatedBPTT(n)`: an update at every step, through the last n, replayed with the weights now.
-        - `clip`: the largest norm of a gradient, of network and synthesiser each.
+        - `clip`: the largest norm of a gradient, of network and synthesiser each; of the network's alone under
+          `TrueOnlineBPLambda`, which needs its own step as it is.
         - `clip_trace`: the largest norm of an example's trace.
         - `example`: an input and a target of one stream. Needed only where the cell does not tell its input's shape
           or the target's is not the prediction's (an index under `softmax_cross_entropy` is known).
@@ -88,20 +90,23 @@ class Learner:
         for name, value in (("optimiser", optimiser), ("synthesiser_optimiser", synthesiser_optimiser)):
             allowed = "an optimiser of Optax, such as optax.adam(1e-3)"
             require(value is None or hasattr(value, "update"), name, value, allowed)
-        both = optimiser or optax.adam(1e-3), synthesiser_optimiser or optax.adam(1e-4)
+        eps = 1e-8 if float(jnp.finfo(network.dtype).tiny) < 1e-8 else 1e-4  # in float16, 1e-8 is 0
+        both = optimiser or optax.adam(1e-3, eps=eps), synthesiser_optimiser or optax.adam(1e-4, eps=eps)
         for name, value in (("clip", clip), ("clip_trace", clip_trace)):
             require(value is None or value > 0, name, value, "greater than 0")
         if clip is not None:
             first, second = both
-            limit = optax.clip_by_global_norm(clip)
+            limit = optax.clip_by_global_norm(float(clip))
             both = optax.chain(limit, first), optax.chain(limit, second)
         self.rule = rule
         size = _window_size(rule, update_every, rolling)
+        clip_trace = None if clip_trace is None else float(clip_trace)
         self._steps = Steps(network, synthesiser, both, size, batch_size, rolling, clip_trace)
         self._batch = () if batch_size is None else (batch_size,)
         self._example = _data.of_network(network) if example is None else _data.of_data(*example)
         self._step = jax.jit(self._steps.single)
         self._run = jax.jit(self._steps.many)
+        self._first = jax.jit(lambda infos, count: jax.tree.map(lambda a: a[:count], infos), static_argnums=1)
         self._predict = jax.jit(self._steps.predict)
         self._fresh = jax.jit(self._reset)
 
@@ -135,13 +140,16 @@ class Learner:
         no target, all 1 if left out.
 
         **Returns:** the state, and the infos of all steps, time first.
+
+        A program is compiled for each power of two, not for each number of steps.
         """
         data = _data.many_steps(self._shown(xs, ys, time=1), xs, ys, weights, self._batch)
         count = len(data.weight)
         if count == 1:
             state, info = self._step(self.rule, state, *jax.tree.map(lambda a: a[0], data), _ONE)
             return state, jax.tree.map(lambda a: a[None], info)
-        return self._run(self.rule, state, *data, np.int32(count))
+        state, infos = self._run(self.rule, state, *_data.padded(data), np.int32(count))
+        return state, self._first(infos, count)
 
     def predict(self, state: LearnerState, x: Any) -> PyTree[Array]:
         """What `step` would predict, without learning."""
@@ -180,7 +188,9 @@ class Learner:
         """The shapes of an input and a target: as they are known, or as they are first seen."""
         if self._example is None:
             require(y is not None, "y", y, "given at the first step, or shown by Learner(..., example=(x, y))")
-            self._example = _data.of_data(x, y, axes=time + len(self._batch))
+            example = _data.of_data(x, y, axes=time + len(self._batch))
+            check_step(self._steps.network, *example)
+            self._example = example
         return self._example
 
     def _fresh_carry(self) -> tuple[Carry, PyTree[Array], Recent | None]:

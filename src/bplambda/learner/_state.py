@@ -47,7 +47,9 @@ class StepInfo(NamedTuple):
     - `td_error`: the norm of the synthesiser's error in an update: of the TD error δ, if there is one at every step.
     - `network_gradient`, `synthesiser_gradient`: their norms in an update.
     - `updated`: whether there was an update.
-    - `skipped`: whether there was none because something was not finite; nothing but this count has then changed.
+    - `skipped`: whether there was none because something was not finite. Nothing but this count has then changed, but
+      a trace that had grown too large begins anew. With `update_every`, where it is a whole window's update that cannot
+      be made, the state is that of the window's start.
     """
 
     prediction: PyTree[Array]

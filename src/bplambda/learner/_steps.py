@@ -89,7 +89,8 @@ class Steps:
         network, _ = self.modules(state)
         weight = jnp.where(good, weight, 0.0).astype(network.dtype)
         after, prediction = self._ahead(state, x)
-        loss = weight * jnp.mean(jax.vmap(network.loss)(prediction, y))
+        loss = jnp.mean(jax.vmap(network.loss)(prediction, y))
+        loss = jnp.where(weight == 0, jnp.zeros_like(loss), weight * loss)  # without a target it may be anything
         good = good & _finite((prediction, loss))
         loss = jnp.where(good, loss, jnp.zeros_like(loss))
         return _Seen(x, y, weight, after, self._unbatched(prediction), loss, good)
@@ -100,7 +101,8 @@ class Steps:
         seen = self._seen(state, *_at(data, i))
         new, report = (self._rolled if self.rolling else self._stepped)(rule, state, seen)
         good = seen.good & report.good
-        state = _kept(good, new, state)._replace(steps=state.steps + 1, skipped=state.skipped + ~good)
+        old = state._replace(carry=_emptied(seen.good & report.overflow, state.carry))
+        state = _kept(good, new, old)._replace(steps=state.steps + 1, skipped=state.skipped + ~good)
         norms = (jnp.where(good, norm, jnp.zeros_like(norm)) for norm in report.norms)
         loss = jnp.where(good, seen.loss, jnp.zeros_like(seen.loss))
         return i + 1, state, _put(infos, i, StepInfo(seen.shown, loss, *norms, updated=good, skipped=~good))
@@ -134,13 +136,14 @@ class Steps:
         def update(state: LearnerState):
             new, report = self._updated(rule, state, Window(recent.xs, recent.ys, recent.weights))
             # Where the update cannot be made, its steps are forgotten.
-            undone = state._replace(now=state.carry.state, skipped=skipped + 1)
+            carry = _emptied(report.overflow, state.carry)
+            undone = state._replace(carry=carry, now=carry.state, skipped=skipped + 1)
             kept = _kept(report.good, new, undone)
             return kept._replace(recent=jax.tree.map(jnp.zeros_like, recent)), report
 
         def wait(state: LearnerState):
             zero = jnp.zeros((), self.network.dtype)
-            return state, _Report((zero, zero, zero), jnp.array(True))
+            return state, _Report((zero, zero, zero), jnp.array(True), jnp.array(False))
 
         full = recent.count == self.update_every
         state, report = jax.lax.cond(full, update, wait, state)
@@ -163,7 +166,7 @@ class Steps:
         """The rule's gradients of a window, and an optimiser step."""
         network, synthesiser = self.modules(state)
         gradients, carry, info = rule.window(network, synthesiser, state.carry, window)
-        if self.clip_trace is not None and rule.needs_synthesiser:
+        if self.clip_trace is not None and carry.memory is not None:
             carry = carry._replace(memory=_clipped(carry.memory, self.clip_trace))
         return self._applied(rule, state._replace(carry=carry, now=carry.state), gradients, info.errors)
 
@@ -183,7 +186,8 @@ class Steps:
         good = _finite((network, synthesiser, new.optimisers, new.carry, gradients))
         td_error = jnp.sqrt(jnp.mean(jnp.sum(errors**2, axis=-1)))
         first, second = (jnp.asarray(optax.tree.norm(g), self.network.dtype) for g in gradients)
-        return new, _Report((td_error, first, second), good)
+        overflow = ~good & _finite(gradients.network)  # what is left is the synthesiser's part, and so its trace
+        return new, _Report((td_error, first, second), good, overflow)
 
     def _rolled(self, rule: Rule, state: LearnerState, seen: "_Seen") -> tuple[LearnerState, "_Report"]:
         """The last n inputs, replayed under the weights as they are; the newest loss goes back through all of them."""
@@ -199,6 +203,7 @@ class Steps:
             return seen.weight * jnp.mean(jax.vmap(network.loss)(prediction, seen.y)), states
 
         gradient, states = jax.grad(newest_loss, has_aux=True)(state.network)
+        gradient = jax.tree.map(lambda g: jnp.where(seen.weight == 0, jnp.zeros_like(g), g), gradient)
         # Once n steps are there, the oldest leaves the window: the state after it is where the next replay begins.
         full = count == self.update_every
         first = jax.tree.map(lambda s, old: jnp.where(full, s[0], old), states, state.carry.state)
@@ -239,10 +244,12 @@ class _Seen(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """Of an update: the norms (of the synthesiser's error, of both gradients), and whether all of it is finite."""
+    """Of an update: the norms (of the synthesiser's error, of both gradients); whether all of it is finite; if not,
+    whether that is because the trace has grown too large."""
 
     norms: tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
     good: Bool[Array, ""]
+    overflow: Bool[Array, ""]
 
 
 def _at(data: PyTree, i: Int[Array, ""]) -> PyTree:
@@ -256,6 +263,11 @@ def _put(all_: PyTree, i: Int[Array, ""], one: PyTree) -> PyTree:
 def _kept(good: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     """What is new, if it is good."""
     return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, old)
+
+
+def _emptied(overflow: Bool[Array, ""], carry: Carry) -> Carry:
+    """With a trace that has grown too large emptied: or no later step could be learned from either."""
+    return carry._replace(memory=jax.tree.map(lambda e: jnp.where(overflow, jnp.zeros_like(e), e), carry.memory))
 
 
 def _stacked(tree: PyTree) -> PyTree:

@@ -66,7 +66,7 @@ def _synthesise(theta: list[np.ndarray], s):
 
 def synthesiser_parameters(synthesiser: LinearSynthesiser | MLPSynthesiser) -> list[np.ndarray]:
     """The weights and biases of a synthesiser, layer by layer."""
-    layers = [synthesiser] if isinstance(synthesiser, LinearSynthesiser) else synthesiser.mlp.layers
+    layers = [synthesiser] if isinstance(synthesiser, LinearSynthesiser) else synthesiser.layers
     return [np.asarray(p, np.float64) for layer in layers for p in (layer.weight, layer.bias)]
 
 
