@@ -301,6 +301,18 @@ def test_half_precision_learns():
         assert int(state.updates) == 20
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_a_checkpoint_in_half_precision(dtype, tmp_path):
+    half = jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, make_network())
+    learner = bp.Learner(half, bp.BPLambda(0.5, 0.5), optax.adam(1e-2, eps=1e-4, mu_dtype=jnp.bfloat16))
+    xs, ys = stream(6)
+    state, _ = learner.run(learner.init(KEY), xs, np.asarray(jnp.asarray(ys, dtype)))
+    learner.save(tmp_path / "half.npz", state)
+    again = learner.load(tmp_path / "half.npz")
+    assert jax.tree.map(lambda a: a.dtype, again) == jax.tree.map(lambda a: a.dtype, state)
+    assert_same(again, state)
+
+
 def test_clipping_what_has_no_trace():
     learner = bp.Learner(make_network(), bp.NStepSG(2), clip_trace=1.0)
     xs, ys = stream(6)

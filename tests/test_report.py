@@ -180,7 +180,12 @@ def test_training_does_not_wait_for_what_only_drawing_needs(tmp_path):
     assert "final error" in found.stdout
 
 
+def test_its_version(tmp_path):
+    assert re.fullmatch(r"bplambda \d+\.\d+\.\d+\n", command("--version", cwd=tmp_path).stdout)
+
+
 def test_mistakes_on_the_command_line(tmp_path):
+    (tmp_path / "a file").touch()
     for arguments, words in (
         (["train", "toy", "--lam", "3"], "lam is 3.0, but must be between 0 and 1"),
         (["train", "toy", "--seeds", "0"], "seeds is 0, but must be a whole number of at least 1"),
@@ -191,6 +196,10 @@ def test_mistakes_on_the_command_line(tmp_path):
         (["train", "seqmnist", "--data-dir", "none"], "bplambda data mnist --data-dir none"),
         (["reproduce", "fig4", "--data-dir", "none"], "bplambda data mnist --data-dir none"),
         (["train", "seqmnist", "--row-size", "5"], "row-size"),
+        (["verify", "--out", "a file"], "a file cannot be written to: File exists."),
+        (["report", "--out", "a file"], "a file cannot be written to: File exists."),
+        (["reproduce", "theorem", "--out", "a file"], "a file cannot be written to: File exists."),
+        (["bench", "start", "--out", "a file"], "a file cannot be written to: File exists."),
     ):
         found = command(*arguments, cwd=tmp_path)
         assert found.returncode != 0

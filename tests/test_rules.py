@@ -388,7 +388,8 @@ def test_a_synthesiser_is_arrays_and_nothing_else():
     mlp = bp.MLPSynthesiser(size, 4, 2, key=jax.random.key(0))
     synthesisers: tuple[Any, ...] = bp.LinearSynthesiser(size), mlp
     for synthesiser in synthesisers:
-        optax.adam(1e-3).init((p.network, synthesiser))
+        modules: Any = p.network, synthesiser
+        optax.adam(1e-3).init(modules)
         jitted = jax.jit(lambda g: bp.sequence_gradients(p.network, g, bp.BPLambda(), p.xs, p.ys)[0].synthesiser)
         assert jax.tree.structure(jitted(synthesiser)) == jax.tree.structure(synthesiser)
 

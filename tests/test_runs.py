@@ -89,6 +89,14 @@ def test_kill_9_at_many_random_moments(whole, tmp_path, seed):
         assert_same(whole.find(run), store.find(run))
 
 
+def test_the_same_numbers_are_the_same_run():
+    one, other = run_of("toy", lam=1, scale=1, network_rate=1), run_of("toy", lam=1.0, scale=1.0, network_rate=1.0)
+    assert one == other
+    assert one.name == other.name
+    with pytest.raises(ValueError, match="scale is nan, but must be a number"):
+        run_of("toy", scale=float("nan"))
+
+
 def test_a_checkpoint_resumes_bit_for_bit(whole, tmp_path):
     store, seen = Store(tmp_path), []
     store.prepare()

@@ -81,18 +81,21 @@ def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 
 def to_arrays(tree: Any) -> list[np.ndarray]:
-    """The leaves of a pytree, PRNG keys as their data."""
-    return [np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(tree)]
+    """The leaves of a pytree, PRNG keys as their data, and what NumPy's files do not know (bfloat16) as its bits."""
+    arrays = (np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(tree))
+    return [a.view(f"u{a.itemsize}") if a.dtype.kind == "V" else a for a in arrays]
 
 
 def from_arrays(like: Any, arrays: list[np.ndarray]) -> Any:
     """The pytree of the structure of `like` whose leaves `to_arrays` gave."""
     leaves, structure = jax.tree.flatten(like)
-    wrapped = [
-        jax.random.wrap_key_data(jnp.asarray(a)) if _is_key(leaf) else jnp.asarray(a)
-        for a, leaf in zip(arrays, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, wrapped)
+
+    def wrapped(a: np.ndarray, leaf: Any) -> jax.Array:
+        if _is_key(leaf):
+            return jax.random.wrap_key_data(jnp.asarray(a))
+        return jnp.asarray(a.view(leaf.dtype) if np.dtype(leaf.dtype).kind == "V" else a)
+
+    return jax.tree.unflatten(structure, [wrapped(a, leaf) for a, leaf in zip(arrays, leaves, strict=True)])
 
 
 def _is_key(leaf: Any) -> bool:

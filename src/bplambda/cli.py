@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from .bench.cli import Bench
-from .options import DataFolder, StoreFolder, again, use_data_folder
+from .options import DataFolder, StoreFolder, again, made, use_data_folder
 from .stream.cli import STREAMS
 from .train_cli import TASKS
 
@@ -34,7 +34,7 @@ class Verify:
     def run(self) -> int:
         from .verify.command import verify
 
-        return verify(self.seed, self.out)
+        return verify(self.seed, made(self.out))
 
 
 @dataclass
@@ -119,13 +119,14 @@ class Reproduce:
         require_int("workers", self.workers, minimum=1)
         if self.seeds is not None:
             require_int("seeds", self.seeds, minimum=1)
+        out = made(self.out)
         use_compilation_cache()
         use_data_folder(self.data_dir)
         default = ["theorem", "fig2", "fig3"] if self.preset == "quick" else ["all"]
         targets = list(dict.fromkeys(self.targets or default))
         targets = list(EXPERIMENTS) if "all" in targets else targets
         with self._executor() as (executor, workers):
-            return reproduce(targets, self.preset, self.seeds, Store(self.store), self.out, executor, workers, again())
+            return reproduce(targets, self.preset, self.seeds, Store(self.store), out, executor, workers, again())
 
     def _executor(self):
         """A context of an executor, and of how many groups it trains at a time."""
@@ -161,7 +162,7 @@ class Report:
         from .runs import Store
 
         use_compilation_cache()
-        page, sections = build(Store(self.store).finished(), self.out)
+        page, sections = build(Store(self.store).finished(), made(self.out))
         compare(sections, Console())
         print(f"The page: {page.resolve()}")
         return 0

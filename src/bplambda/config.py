@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,6 +72,9 @@ class Run:
         for name in ("length", "n", "epochs", "units", "batch_size", "batches", "devices"):
             require_int(name, getattr(self, name), minimum=1)
         require_int("seed", self.seed, minimum=0)
+        for name in ("lam", "gamma", "scale", "network_rate", "readout_rate", "synthesiser_rate"):
+            require(math.isfinite(getattr(self, name)), name, getattr(self, name), "a number")
+            object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one run
         for name in ("lam", "gamma"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
         for name in ("network_rate", "readout_rate", "synthesiser_rate"):

@@ -19,6 +19,17 @@ def again() -> str:
     return shlex.join(["bplambda", *sys.argv[1:]])
 
 
+def made(folder: Path) -> Path:
+    """A folder to write to, made if need be; refused before any work is done if it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to: {error.strerror}.") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{folder} cannot be written to: Permission denied.")
+    return folder
+
+
 def use_data_folder(given: Path | None) -> None:
     """For this process and the workers that it starts."""
     if given is not None:

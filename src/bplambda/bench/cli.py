@@ -26,8 +26,9 @@ class Bench:
     out: Annotated[Path, arg(help="Folder for bench.json and the plots.")] = Path("bench")
 
     def run(self) -> int:
+        from ..options import made
         from .command import bench
         from .effort import FULL, QUICK
 
         groups = list(dict.fromkeys(self.groups or get_args(GroupName)))
-        return bench(groups, QUICK if self.quick else FULL, self.out)
+        return bench(groups, QUICK if self.quick else FULL, made(self.out))

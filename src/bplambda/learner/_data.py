@@ -70,8 +70,8 @@ def many_steps(example: Example, xs: Any, ys: Any, weights: Any, batch: tuple[in
     lead = (steps, *batch)
     if ys is None:
         return Data(_fitted("xs", xs, example.x, lead), _zeros(example.y, lead), np.zeros(steps, np.float32))
-    weights = np.ones(steps) if weights is None else weights
-    weights = weights if isinstance(weights, jax.Array) else np.asarray(weights, np.float32)
+    weights = np.ones(steps, np.float32) if weights is None else weights
+    weights = weights if isinstance(weights, jax.Array) else _numbers("weights", weights).astype(jnp.result_type(float))
     allowed = f"of shape [{steps}], a number for each step"
     require(weights.shape == (steps,), "weights", shape_of(weights), allowed)
     return Data(_fitted("xs", xs, example.x, lead), _fitted("ys", ys, example.y, lead), weights)
@@ -104,7 +104,8 @@ def _fitted(name: str, data: Any, like: PyTree, lead: tuple[int, ...]) -> PyTree
         a = a if isinstance(a, jax.Array) else _numbers(name, a)
         if a.shape != (*lead, *to.shape):
             refuse(a, to)
-        if a.dtype.kind == "f" and to.dtype.kind in "biu" and not (isinstance(a, np.ndarray) and np.all(a % 1 == 0)):
+        cuts = jnp.issubdtype(a.dtype, jnp.floating) and to.dtype.kind in "biu"
+        if cuts and not (isinstance(a, np.ndarray) and np.all(a % 1 == 0)):
             # No fraction is cut off, and nothing that is not finite becomes an index.
             refuse(a, to, ", whole numbers as were shown first; if they are floats: Learner(..., example=(x, y))")
         return a if a.dtype == to.dtype else a.astype(to.dtype)
@@ -121,5 +122,6 @@ def _numbers(name: str, data: Any) -> np.ndarray:
         array = np.asarray(data)
     except ValueError as error:
         raise ValueError(f"{name} is {data!r}, but must be an array of numbers: {error}.") from error
-    require(array.dtype.kind in "biuf", name, data, "an array of numbers")
+    is_number = array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating)
+    require(is_number, name, data, "an array of numbers")
     return array
