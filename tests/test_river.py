@@ -182,6 +182,16 @@ def test_a_missing_feature_is_zero():
     assert one.predict_one({"a": 1.0}) == other.predict_one({"a": 1.0, "b": 0.0})
 
 
+def test_one_wrong_target_does_no_lasting_harm():
+    samples = stream(150)
+    good, wrong = RecurrentRegressor(units=3), RecurrentRegressor(units=3)
+    for i, (x, y) in enumerate(samples):
+        good.learn_one(x, y)
+        wrong.learn_one(x, 1e30 if i == 60 else y)
+    deviation = np.std([y for _, y in samples])
+    assert abs(wrong.predict_one(samples[0][0]) - good.predict_one(samples[0][0])) < 3 * deviation
+
+
 def test_a_constant_target():
     model = taught(RecurrentRegressor(units=3), [({"a": 1.0}, 5.0)] * 3)
     assert abs(model.predict_one({"a": 1.0}) - 5) < 1

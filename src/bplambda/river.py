@@ -21,6 +21,7 @@ from .rules.bplambda import BPLambda
 from .rules.bptt import NoBPTT, TruncatedBPTT
 from .rules.nstep import NStepSG
 from .rules.true_online import TrueOnlineBPLambda
+from .stream.sources import EARLY, FAR
 
 try:
     from river import base, stats
@@ -141,7 +142,8 @@ class RecurrentRegressor(_Recurrent, base.Regressor):
     """A recurrent network that learns to predict a number, sample by sample, for River.
 
     The network remembers the samples it has learned from: their order matters. The target is standardised inside, by
-    the mean and variance so far, so that any scale will do. Features are taken as they are: scale them before.
+    the mean and variance so far, so that any scale will do; none counts as more than 10 deviations off. Features are
+    taken as they are: scale them before.
 
     A string is a feature of its own for each value; a feature that is missing, or `None`, is 0. New features may
     appear at any time: the network grows, and keeps what it knows. A sample that is not finite is left out.
@@ -161,6 +163,10 @@ class RecurrentRegressor(_Recurrent, base.Regressor):
         """Learns from a sample; the network's state moves on."""
         features, y = _features(x), _number("y", y)
         if all(map(math.isfinite, (*features.values(), y))):
+            mean, variance = self._seen.mean.get(), self._seen.get()
+            if self._seen.mean.n >= EARLY and variance > 0:  # one wrong number must not spoil the scale of all others
+                far = FAR * math.sqrt(variance)
+                y = min(max(y, mean - far), mean + far)
             self._seen.update(y)
             mean, deviation = self._moments()
             self._learn(features, np.array([(y - mean) / deviation]), outputs=1)

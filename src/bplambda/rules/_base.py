@@ -3,6 +3,7 @@
     carry = rule.init(network, synthesiser, batch_size)
     gradients, carry, info = rule.window(network, synthesiser, carry, window)
 
+(Within a compiled program, or as `eqx.filter_jit(rule.window)`: on its own it would be traced anew at each call.)
 Sequence training, streaming, checkpoints and the gradient check all follow from these two pure functions.
 """
 
@@ -68,7 +69,8 @@ class Info(NamedTuple):
     - `loss`: the weighted losses, summed over time and averaged over the batch.
     - `predictions`: the readout at each step, `[K, B, ...]`.
     - `states`: the flat states, `[K, B, S]`.
-    - `synthetic`: the synthetic gradients g(s_t; θ), before `scale`; 0 at a sequence's end. `[K, B, S]`.
+    - `synthetic`: the synthetic gradients g(s_t; θ), before `scale`; 0 at a sequence's end. `[K, B, S]`. (`Targets` are
+      at the states *before* each step: of the same state are `synthetic[t]` and a target at `[t + 1]`.)
     - `errors`: what the synthesiser learned from at the states *before* each step: its targets, as far as the window
       shows them, minus its predictions; in a window of one step, the TD error. 0 where none. `[K, B, S]`.
     """
@@ -107,7 +109,7 @@ class Rule(eqx.Module):
         """The gradients of one window, the carry to the next, and what happened.
 
         **Arguments:** `network` and `synthesiser`, held fixed within the window; `carry`, from `init` or from the
-        window before; the `window`.
+        window before; the `window`. Called again and again, call `eqx.filter_jit(rule.window)`.
         """
 
     def advance(self, synthesiser: Any, gradient: Any) -> Any:
