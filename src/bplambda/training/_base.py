@@ -90,6 +90,14 @@ def varied(runs: list[Run]) -> Varied:
     return Varied(*(jnp.asarray([getattr(run, name) for run in runs]) for name in Varied._fields))
 
 
+def of_each(function: Callable, *stacked: Any) -> Any:
+    """A function of each run, the first axis of all arrays, in one program. One run alone needs no such axis, and is a
+    quarter faster without."""
+    if len(jax.tree.leaves(stacked)[0]) > 1:
+        return jax.vmap(function)(*stacked)
+    return jax.tree.map(lambda a: a[None], function(*jax.tree.map(lambda a: a[0], stacked)))
+
+
 def begin(network: Network, synthesiser: Any = None) -> Learned:
     """A network before its first step, with a synthesiser that is zero, linear if left out."""
     synthesiser = LinearSynthesiser(network.state_size) if synthesiser is None else synthesiser

@@ -14,7 +14,7 @@ from ..data import data_folder, load_mnist
 from ..network import Network
 from ..synthesiser import ConditionalSynthesiser
 from ..tasks import seqmnist
-from ._base import Curves, Learned, Trainer, Varied, begin, learn
+from ._base import Curves, Learned, Trainer, Varied, begin, learn, of_each
 
 VALIDATION = 5  # one training image in so many is held out
 CHUNK = 1000  # images that are classified at once
@@ -82,7 +82,7 @@ def advance(run: Run, state: State, v: Varied, data: Data, epochs: int) -> tuple
 
 @eqx.filter_jit
 def _advance(run: Run, state: State, v: Varied, data: Data, epochs: int):
-    return jax.vmap(lambda s, v: jax.lax.scan(lambda s, _: _epoch(run, v, data, s), s, length=epochs))(state, v)
+    return of_each(lambda s, v: jax.lax.scan(lambda s, _: _epoch(run, v, data, s), s, length=epochs), state, v)
 
 
 def _epoch(run: Run, v: Varied, data: Data, state: State):

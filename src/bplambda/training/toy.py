@@ -13,7 +13,7 @@ from ..config import Run
 from ..network import Network
 from ..tasks import toy
 from ..unroll import unroll
-from ._base import Curves, Learned, Trainer, Varied, begin, learn
+from ._base import Curves, Learned, Trainer, Varied, begin, learn, of_each
 
 SOLVED, LAST = 0.025, 20  # the paper's criterion: error below this, averaged over the last epochs
 MEASURE_EVERY = 10  # batches between two measurements of the alignment
@@ -45,7 +45,7 @@ def advance(run: Run, state: State, v: Varied, data: None, epochs: int) -> tuple
 
 @eqx.filter_jit
 def _advance(run: Run, state: State, v: Varied, epochs: int):
-    return jax.vmap(lambda state, v: jax.lax.scan(lambda s, _: _epoch(run, v, s), state, length=epochs))(state, v)
+    return of_each(lambda s, v: jax.lax.scan(lambda s, _: _epoch(run, v, s), s, length=epochs), state, v)
 
 
 def _epoch(run: Run, v: Varied, state: State):
