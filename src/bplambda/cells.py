@@ -146,7 +146,7 @@ _lstm_unit.defvjp(_lstm_gates, _lstm_back)
 
 
 def _gru_products(cell, x, h):
-    p = cell.weight_hh @ h
+    p = h @ cell.weight_hh.T
     return p if cell.bias_n is None else p.at[-cell.hidden_size :].add(cell.bias_n)
 
 
@@ -164,7 +164,10 @@ def _weight_hh(cell):
     return cell.weight_hh
 
 
-_LSTM = Factors(_affine, lambda cell, x, s: cell.weight_hh @ s[0], lambda i, p, s: _lstm_unit(i, p, s[1]), _lstm_matrix)
+# W h and h Wᵀ are one product, which the compiler knows as two: h Wᵀ is the quicker where W is tall, W h where square.
+_LSTM = Factors(
+    _affine, lambda cell, x, s: s[0] @ cell.weight_hh.T, lambda i, p, s: _lstm_unit(i, p, s[1]), _lstm_matrix
+)
 _GRU = Factors(_affine, _gru_products, _gru_combine, _weight_hh)
 _RNN = {
     name: Factors(_affine, lambda cell, x, h: cell.weight_hh @ h, lambda i, p, h, phi=phi: phi(i + p), _weight_hh)
