@@ -182,7 +182,8 @@ class Unrolled(eqx.Module):
         parts = factors(self.network.cell)
         before = self.network.unflatten(self.states[:-1])
         learned, rebuild = parameters(self.network.cell)
-        is_tall = jax.tree.map(lambda w: w.ndim == 2 and w.shape[0] > w.shape[1], learned)
+        steps, batch, _ = self.loss_gradients.shape
+        is_tall = jax.tree.map(lambda w: w.ndim == 2 and steps * batch > w.shape[0] > w.shape[1], learned)
 
         def turned(tree: Any) -> Any:
             return jax.tree.map(lambda w, tall: w.T if tall else w, tree, is_tall)
