@@ -434,3 +434,27 @@ def test_targets_need_a_synthesiser():
     rules = bp.BPLambda(0.3, 0.5), bp.DataParallel(bp.BPLambda(0.3, 0.5), 1)
     one, wrapped = (bp.synthetic_gradient_targets(p.network, p.synthesiser, rule, p.xs, p.ys) for rule in rules)
     assert distance(one, wrapped) == 0
+
+
+@pytest.mark.parametrize("numbers", [1, 60, 150, 10**9])
+def test_an_unknown_cell_s_gradient_in_groups_of_any_size(numbers, monkeypatch):
+    """One step at a time, a few with a remainder, all at once."""
+
+    class Wrapped(eqx.Module):
+        cell: eqx.nn.GRUCell
+        hidden_size: int = eqx.field(static=True, default=3)
+
+        def __call__(self, x, h):
+            return self.cell(x, h)
+
+    p = problem(4, "gru")
+    network = bp.Network(Wrapped(p.network.cell), p.network.readout, p.network.loss)
+    monkeypatch.setattr("bplambda.unroll.TOGETHER", numbers)
+    for rule in (bp.BPLambda(0.5, 0.9), bp.BPTT()):
+        window = unrolled_gradients(rule, network, p)
+        assert distance(window.cell.cell, unrolled_gradients(rule, p.network, p).cell) < 1e-12
+
+
+def unrolled_gradients(rule, network, p):
+    carry = bp.Carry(network.zero_state(p.xs.shape[1]), None)
+    return rule.window(network, p.synthesiser, carry, bp.Window(p.xs, p.ys, p.weights, last=True))[0].network

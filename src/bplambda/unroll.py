@@ -18,6 +18,10 @@ from .cells import WHOLE, factors
 from .network import Network
 from .problem import checked
 
+# So many numbers of an unknown cell's gradients lie side by side, a few megabytes, before they are added up. One step
+# at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
+TOGETHER = 2**20
+
 
 def over_time_and_batch(function: Callable) -> Callable:
     """Maps a function of one example over `[K, B]`, as one axis of K·B: one large product, not K small ones."""
@@ -166,7 +170,7 @@ class Unrolled(eqx.Module):
     def gradient(self, cotangents: Float[Array, "K B S"]) -> Network:
         """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
         c = self.network.unflatten(cotangents)
-        total = self._step_by_step(c) if factors(self.network.cell) is WHOLE else self._all_at_once(c)
+        total = self._in_groups(c) if factors(self.network.cell) is WHOLE else self._all_at_once(c)
         mean = jax.tree.map(lambda d: d / self.states.shape[1], total)
         empty = eqx.filter(self.network, eqx.is_inexact_array)
         return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
@@ -198,18 +202,27 @@ class Unrolled(eqx.Module):
         (total,) = pull(jax.vmap(local)(self.pullbacks.varying, cotangents))
         return turned(lax.optimization_barrier(total))
 
-    def _step_by_step(self, cotangents: PyTree[Array]) -> Any:
-        """The gradient of a cell that is not known. All steps at once would have to run it once more."""
+    def _in_groups(self, cotangents: PyTree[Array]) -> Any:
+        """The gradient of a cell that is not known: those of some steps side by side, and added up, group by group."""
 
-        def step(total, at):
+        def one(at):
             c, varying = at
             products, combine = self.pullbacks.at(varying)
             _, dp, _ = combine(c)
-            cell, _ = products(dp)
-            return more(total, cell), None
+            return products(dp)[0]
+
+        def some(total, at):
+            return jax.tree.map(lambda a, g: a + jnp.sum(g, axis=0, dtype=a.dtype), total, jax.vmap(one)(at)), None
 
         learned, _ = parameters(self.network.cell)
-        total, _ = lax.scan(step, nothing_yet(learned), (cotangents, self.pullbacks.varying))
+        data, steps = (cotangents, self.pullbacks.varying), len(self.loss_gradients)
+        numbers = sum(p.size for p in jax.tree.leaves(learned))
+        together = min(steps, max(1, TOGETHER // max(1, numbers)))
+        first = steps % together or together
+        total, _ = some(nothing_yet(learned), jax.tree.map(lambda a: a[:first], data))
+        if first < steps:
+            data = jax.tree.map(lambda a: a[first:].reshape(-1, together, *a.shape[1:]), data)
+            total, _ = lax.scan(some, total, data)
         return as_precise_as(learned, total)
 
 
