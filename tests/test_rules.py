@@ -11,7 +11,7 @@ import pytest
 
 import bplambda as bp
 from bplambda import cells, traces
-from bplambda.unroll import unroll
+from bplambda.unroll import silent_steps, unroll
 from bplambda.verify.identities import all_rules, distance
 from bplambda.verify.problems import CELLS, problem
 
@@ -207,6 +207,45 @@ def test_weights_of_time_alone():
     a = p._replace(weights=weights).gradients(rule)
     b = p._replace(weights=jnp.broadcast_to(weights[:, None], (7, 2))).gradients(rule)
     assert distance(a, b) == 0
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("rule", all_rules(3), ids=rule_name)
+def test_weights_that_are_known_while_compiling(name, rule):
+    """As a NumPy array they tell where nothing need be read out; a target there may be anything, as elsewhere."""
+    p = problem(5, name)
+    weights = np.linspace(-1.0, 2.0, len(p.xs))
+    weights[: len(weights) // 2] = 0.0
+    ys = p.ys.at[0].set(jnp.nan)
+    known, traced = (
+        bp.sequence_gradients(p.network, p.synthesiser, rule, p.xs, ys, w) for w in (weights, jnp.asarray(weights))
+    )
+    assert distance(known, traced) < 1e-12
+    assert known[1].predictions.shape == traced[1].predictions.shape
+    if not isinstance(rule, bp.TrueOnlineBPLambda):  # one step at a time
+        carry = bp.Carry(p.network.zero_state(p.xs.shape[1]), None)
+        window = bp.Window(p.xs, ys, weights, last=True)
+        assert distance(known[0], rule.window(p.network, p.synthesiser, carry, window)[0]) < 1e-12
+
+
+def test_where_nothing_is_read_out():
+    assert silent_steps(None) == silent_steps(jnp.zeros(3)) == silent_steps(np.ones(3)) == 0
+    assert silent_steps(np.array([0.0, 0.0, 1.0, 0.0])) == 2
+    assert silent_steps(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])) == 1
+    assert silent_steps(np.zeros(3)) == 2, "something is left to take the shape of"
+    p = LSTM
+
+    # Compiled without its info, a program reads out what has a loss alone: the products of 2 steps, not of 7.
+    def cost(weights):
+        def gradients(network, xs):
+            window = bp.Window(xs, p.ys, weights, last=True)
+            return bp.BPLambda().window(network, p.synthesiser, bp.Carry(network.zero_state(2), None), window)[0]
+
+        found = jax.jit(lambda n, xs: jax.tree.leaves(gradients(n, xs))).lower(p.network, p.xs).compile()
+        return (found.cost_analysis() or {})["flops"]
+
+    few = np.array([0.0] * 5 + [1.0] * 2)
+    assert cost(few) < cost(np.ones(7))
 
 
 def test_scale_reaches_the_network_and_nothing_else():

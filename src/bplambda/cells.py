@@ -9,6 +9,7 @@ import jax
 import jax.nn as jnn
 import jax.numpy as jnp
 import jax.random as jrandom
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .checks import require, require_int
@@ -80,9 +81,10 @@ class Told(eqx.Module):
 
 
 class Factors(NamedTuple):
-    """A cell in three parts, `cell(x, s) = combine(inputs(cell, x), products(cell, x, s), s)`.
+    """A cell in three parts, `cell(x, s) = combine(inputs(cell, x, count), products(cell, x, s), s)`.
 
-    All that does not wait for the state is in `inputs`, and leaves the time loop as one product over all steps.
+    All that does not wait for the state is in `inputs`, and leaves the time loop as one product over all steps; `count`
+    says over how many vectors like x, which may make another way of doing it worth while.
     All parameters sit in `inputs` and `products`, so that `combine` is cheap arithmetic, whose local derivatives
     the forward pass saves. Any cell works as `WHOLE`; a known cell is faster, with the same numbers.
 
@@ -90,18 +92,18 @@ class Factors(NamedTuple):
     Jacobian of a step is then W with its rows scaled and added up, and costs no product at all.
     """
 
-    inputs: Callable[[Any, PyTree], PyTree]
+    inputs: Callable[[Any, PyTree, int], PyTree]
     products: Callable[[Any, PyTree, PyTree], PyTree]
     combine: Callable[[PyTree, PyTree, PyTree], PyTree]
     matrix: Callable[[Any], Float[Array, "rows S"]] | None = None
 
     def step(self, cell: Any, x: PyTree, s: PyTree) -> PyTree:
         """`cell(x, s)` from its parts: for an LSTM without derivatives, a third faster than the cell itself."""
-        return self.combine(self.inputs(cell, x), self.products(cell, x, s), s)
+        return self.combine(self.inputs(cell, x, 1), self.products(cell, x, s), s)
 
 
 WHOLE = Factors(
-    inputs=lambda cell, x: (),
+    inputs=lambda cell, x, count: (),
     products=lambda cell, x, s: cell(x, s),
     combine=lambda i, p, s: p,
 )
@@ -118,17 +120,30 @@ _tanh = _by_value(jnp.tanh, lambda y: 1 - y * y)
 _sigmoid = _by_value(lambda z: (jnp.tanh(z / 2) + 1) / 2, lambda y: y * (1 - y))  # cheaper than an exponential
 
 
-def _affine(cell, x):
-    i = cell.weight_ih @ x
-    return i if cell.bias is None else i + cell.bias
+def _affine(cell, x, count):
+    """W x + b; for many x as one product, whose matrix is made first, and so are their gradients."""
+    if cell.bias is None:
+        return cell.weight_ih @ x
+    if count < 4 * len(x):
+        return cell.weight_ih @ x + cell.bias
+    return jnp.append(x, jnp.ones((), x.dtype)) @ jnp.concatenate([cell.weight_ih.T, cell.bias[None]])
+
+
+# The gates of an LSTM as one array, side by side: i, f, g, o. A sigmoid is a tanh, squeezed and moved.
+_SQUEEZED, _MOVED = (0.5, 0.5, 1.0, 0.5), (0.5, 0.5, 0.0, 0.5)
+
+
+def _of_gates(numbers: tuple[float, ...], like: Array) -> Array:
+    """A number for each gate, for all of its units."""
+    return jnp.asarray(np.repeat(np.array(numbers, like.dtype), len(like) // 4))
 
 
 def _lstm_gates(i, p, c):
     """The next state, and the six local derivatives that lead back from it, of which AD alone would make eleven."""
-    i, f, g, o = jnp.split(i + p, 4)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
+    t = jnp.tanh(_of_gates(_SQUEEZED, p) * (i + p))
+    i, f, g, o = jnp.split(_of_gates(_SQUEEZED, t) * t + _of_gates(_MOVED, t), 4)
     new = f * c + i * g
-    out = _tanh(new)
+    out = jnp.tanh(new)
     by_memory = g * i * (1 - i), c * f * (1 - f), i * (1 - g * g)
     return (o * out, new), (*by_memory, out * o * (1 - o), o * (1 - out * out), f)
 
@@ -166,7 +181,10 @@ def _weight_hh(cell):
 
 # W h and h Wᵀ are one product, which the compiler knows as two: h Wᵀ is the quicker where W is tall, W h where square.
 _LSTM = Factors(
-    _affine, lambda cell, x, s: s[0] @ cell.weight_hh.T, lambda i, p, s: _lstm_unit(i, p, s[1]), _lstm_matrix
+    _affine,
+    lambda cell, x, s: s[0] @ cell.weight_hh.T,
+    lambda i, p, s: _lstm_unit(i, p, s[1]),
+    _lstm_matrix,
 )
 _GRU = Factors(_affine, _gru_products, _gru_combine, _weight_hh)
 _RNN = {
@@ -177,7 +195,7 @@ _RNN = {
 
 def _told(inner: Factors) -> Factors:
     return Factors(
-        inputs=lambda cell, x: (inner.inputs(cell.cell, x[0]), x[1]),
+        inputs=lambda cell, x, count: (inner.inputs(cell.cell, x[0], count), x[1]),
         products=lambda cell, x, s: inner.products(cell.cell, x[0], s[0]),
         combine=lambda i, p, s: (inner.combine(i[0], p, s[0]), i[1]),
     )

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, PyTree
 
@@ -21,7 +22,7 @@ def sequence_gradients(
     rule: Rule,
     xs: PyTree[Array],
     ys: PyTree[Array],
-    weights: Array | None = None,
+    weights: Array | np.ndarray | None = None,
     window: int | None = None,
 ) -> tuple[Gradients, Info]:
     """The gradients of a batch of whole sequences, from a zero state to the sequence's end.
@@ -33,7 +34,8 @@ def sequence_gradients(
 
     - `network`, `synthesiser` (`None` for rules that need none), `rule`.
     - `xs`, `ys`: inputs and targets, `[T, B, ...]`: time first, then batch.
-    - `weights`: of the losses, `[T]` or `[T, B]`; 0 where a step has no loss. All 1 if left out.
+    - `weights`: of the losses, `[T]` or `[T, B]`; 0 where a step has no loss. All 1 if left out. A NumPy array of shape
+      `[T]` is compiled in: the steps before the first loss are then not read out.
     - `window`: the size of the windows; the rule's own if left out. `BPLambda` takes any, with the same result.
 
     **Returns:** the gradients, pytrees like the modules; and the info of the whole sequence.
@@ -49,6 +51,7 @@ def sequence_gradients(
     rule._check(network, synthesiser)
     lead = [jnp.shape(x)[1] for x in jax.tree.leaves(xs) if jnp.ndim(x) >= 2]
     state = jax.eval_shape(lambda: network.zero_state(lead[0] if lead else 1))
+    known = tuple(weights.tolist()) if isinstance(weights, np.ndarray) and weights.ndim == 1 else None
     xs, ys, weights = checked(network, state, xs, ys, weights)
     steps = len(weights)
     size = rule.window_size(steps)
@@ -57,14 +60,15 @@ def sequence_gradients(
         allowed = f"{size} (or left out): cut otherwise, {type(rule).__name__} would give another result"
         size = min(window, steps)
         require(rule.fits(size, steps), "window", window, allowed)
-    return _sequence_gradients(network, synthesiser, rule, xs, ys, weights, size)
+    return _sequence_gradients(network, synthesiser, rule, xs, ys, weights, known, size)
 
 
 @eqx.filter_jit
-def _sequence_gradients(network, synthesiser, rule, xs, ys, weights, size: int) -> tuple[Gradients, Info]:
+def _sequence_gradients(network, synthesiser, rule, xs, ys, weights, known, size: int) -> tuple[Gradients, Info]:
     steps, batch = weights.shape
     count, rest = divmod(steps, size)
     if count == 1 and rest == 0:
+        weights = weights if known is None else np.array(known, weights.dtype)
         carry = Carry(network.zero_state(batch), memory=None)
         gradients, _, info = rule.window(network, synthesiser, carry, Window(xs, ys, weights, last=True))
         return gradients, info

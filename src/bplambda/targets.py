@@ -26,10 +26,13 @@ def lambda_weighted(
     **Returns:** G^{λ|H} at s_0 … s_{K-1}, zero from H on. With H = K = T and g_T = 0 it is G^λ.
     """
     steps = len(ahead)
-    horizon = steps if horizon is None else horizon
     t = jnp.arange(1, steps + 1)[:, None, None]
-    bootstrap = jnp.where(t == horizon, gamma, gamma * (1 - lam)) * ahead
-    return unrolled.back(jnp.where(t <= horizon, unrolled.loss_gradients + bootstrap, 0), gamma * lam)
+    last = steps if horizon is None else horizon
+    received = unrolled.received(jnp.where(t == last, gamma, gamma * (1 - lam)) * ahead)
+    if horizon is not None:
+        flat = unrolled.network.flatten(received)
+        received = unrolled.network.unflatten(jnp.where(t <= horizon, flat, 0))
+    return unrolled.back(received, gamma * lam)
 
 
 class Targets(NamedTuple):
@@ -81,7 +84,8 @@ def _targets(network, synthesiser, lam, gamma, xs, ys, weights) -> Targets:
     t = jnp.arange(steps)
     identity = jnp.broadcast_to(jnp.eye(g.shape[-1], dtype=g.dtype), (steps, batch, g.shape[-1], g.shape[-1]))
     J = jacobian(xs, unrolled.states[:-1])
-    _, worth = jax.lax.scan(products, identity, (t + 1, J, unrolled.loss_gradients, g))
+    losses = network.flatten(unrolled.losses)
+    _, worth = jax.lax.scan(products, identity, (t + 1, J, losses, g))
 
     # From (τ, t) to (n, t), τ = t + n; there is nothing beyond the sequence's end.
     n = jnp.arange(1, steps + 1)[:, None]

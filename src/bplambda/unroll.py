@@ -4,6 +4,7 @@ Only two things wait for the step before or after them: the states, and cotangen
 (inputs' products, losses, parameter gradients) is done for all time-steps and examples at once, in large products.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -81,16 +83,39 @@ class Pullbacks(eqx.Module):
 
 
 class Unrolled(eqx.Module):
-    """A window that has been run forward. In time order, s_0 is the state that enters and s_K the one that leaves."""
+    """A window that has been run forward. In time order, s_0 is the state that enters and s_K the one that leaves.
+
+    What is as large as the window's states stays in the parts that the network's own state has, and becomes one vector
+    only where a synthesiser must see it so: each change between the two is a copy.
+
+    - `before`: s_0 … s_{K-1}; `end`: s_K.
+    - `losses`: ℓ_1 … ℓ_K, the gradients of each loss by its own state, like `before`.
+    """
 
     network: Network
     xs: PyTree[Array]
-    states: Float[Array, "K+1 B S"]
+    before: PyTree[Array]
+    end: PyTree[Array]
     loss: Float[Array, ""]
     predictions: PyTree[Array]
-    loss_gradients: Float[Array, "K B S"]
+    losses: PyTree[Array]
     readout_gradient: Any
     pullbacks: Pullbacks
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """K, B and S."""
+        steps, batch = jax.tree.leaves(self.before)[0].shape[:2]
+        return steps, batch, self.network.state_size
+
+    @property
+    def states(self) -> Float[Array, "K+1 B S"]:
+        """s_0 … s_K."""
+        return jnp.concatenate([self.network.flatten(self.before), self.network.flatten(self.end)[None]])
+
+    def received(self, beside: Float[Array, "K B S"]) -> PyTree[Array]:
+        """ℓ_t, and what comes beside it, at the states s_1 … s_K."""
+        return jax.tree.map(jnp.add, self.losses, self.network.unflatten(beside))
 
     def _back_one_step(self, varying, r: PyTree[Array]) -> PyTree[Array]:
         """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""
@@ -99,9 +124,7 @@ class Unrolled(eqx.Module):
         _, through = products(dp)
         return jax.tree.map(jnp.add, direct, through)
 
-    def back(
-        self, cotangents: Float[Array, "K B S"], decay: Float[Array, ""] | Float[Array, " K"]
-    ) -> Float[Array, "K B S"]:
+    def back(self, cotangents: PyTree[Array], decay: Float[Array, ""] | Float[Array, " K"]) -> Float[Array, "K B S"]:
         """u_t = Jᵀ_{t+1} (c_{t+1} + d_{t+1} u_{t+1}) for the states s_0 … s_{K-1}, with u_K = 0.
 
         The only pass back in time that there is: decay d = 1 is backpropagation, γ a discount, γλ the λ-weighting,
@@ -114,22 +137,22 @@ class Unrolled(eqx.Module):
             u = self._back_one_step(varying, r)
             return u, u
 
-        c, d = self.network.unflatten(cotangents), jnp.broadcast_to(decay, len(cotangents))
-        start = jax.tree.map(lambda c: jnp.zeros_like(c[0]), c)
-        _, u = lax.scan(step, start, (c, d, self.pullbacks.varying), reverse=True)
+        start = jax.tree.map(lambda c: jnp.zeros_like(c[0]), cotangents)
+        d = jnp.broadcast_to(decay, self.sizes[0])
+        _, u = lax.scan(step, start, (cotangents, d, self.pullbacks.varying), reverse=True)
         return self.network.flatten(u)
 
-    def future(self, cotangents: Float[Array, "K B S"], decay: Float[Array, " K"]) -> Float[Array, "K B S"]:
+    def future(self, cotangents: PyTree[Array], decay: Float[Array, " K"]) -> Float[Array, "K B S"]:
         """d_t u_t at the states s_1 … s_K, as in `back`: what reaches each of them from later steps."""
         u = self.back(cotangents, decay)
         return decay[:, None, None] * jnp.concatenate([u[1:], jnp.zeros_like(u[:1])])
 
     def jacobians(self) -> Float[Array, "K B S S"]:
         """J_{t+1} = ∂s_{t+1}/∂s_t for the states s_0 … s_{K-1}."""
-        steps, batch, size = self.loss_gradients.shape
+        steps, batch, size = self.sizes
         matrix = factors(self.network.cell).matrix
         if matrix is None:
-            rows = jnp.broadcast_to(jnp.eye(size, dtype=self.states.dtype), (batch, size, size))
+            rows = jnp.broadcast_to(jnp.eye(size, dtype=self.network.dtype), (batch, size, size))
             one_step = jax.vmap(self._back_one_step, in_axes=(None, 1), out_axes=1)
             back = jax.vmap(one_step, in_axes=(0, None), axis_size=steps)
             return self.network.flatten(back(self.pullbacks.varying, self.network.unflatten(rows)))
@@ -167,11 +190,11 @@ class Unrolled(eqx.Module):
         _, earlier = lax.scan(step, last, jacobians[:-1], reverse=True)
         return jnp.concatenate([earlier, last[None]])
 
-    def gradient(self, cotangents: Float[Array, "K B S"]) -> Network:
+    def gradient(self, cotangents: PyTree[Array]) -> Network:
         """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
-        c = self.network.unflatten(cotangents)
-        total = self._in_groups(c) if factors(self.network.cell) is WHOLE else self._all_at_once(c)
-        mean = jax.tree.map(lambda d: d / self.states.shape[1], total)
+        is_known = factors(self.network.cell) is not WHOLE
+        total = self._all_at_once(cotangents) if is_known else self._in_groups(cotangents)
+        mean = jax.tree.map(lambda d: d / self.sizes[1], total)
         empty = eqx.filter(self.network, eqx.is_inexact_array)
         return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
 
@@ -184,9 +207,8 @@ class Unrolled(eqx.Module):
             return di, dp
 
         parts = factors(self.network.cell)
-        before = self.network.unflatten(self.states[:-1])
         learned, rebuild = parameters(self.network.cell)
-        steps, batch, _ = self.loss_gradients.shape
+        steps, batch, _ = self.sizes
         is_tall = jax.tree.map(lambda w: w.ndim == 2 and steps * batch > w.shape[0] > w.shape[1], learned)
 
         def turned(tree: Any) -> Any:
@@ -194,8 +216,8 @@ class Unrolled(eqx.Module):
 
         def weighted(p: Any) -> tuple[PyTree[Array], PyTree[Array]]:
             cell = rebuild(turned(p))
-            inputs = over_time_and_batch(partial(parts.inputs, cell))(self.xs)
-            return inputs, over_time_and_batch(partial(parts.products, cell))(self.xs, before)
+            inputs = over_time_and_batch(lambda x: parts.inputs(cell, x, steps * batch))(self.xs)
+            return inputs, over_time_and_batch(partial(parts.products, cell))(self.xs, self.before)
 
         # Products are faster on a CPU if they are wider than tall, and the compiler would turn them round again.
         _, pull = jax.vjp(weighted, turned(learned))
@@ -215,7 +237,7 @@ class Unrolled(eqx.Module):
             return jax.tree.map(lambda a, g: a + jnp.sum(g, axis=0, dtype=a.dtype), total, jax.vmap(one)(at)), None
 
         learned, _ = parameters(self.network.cell)
-        data, steps = (cotangents, self.pullbacks.varying), len(self.loss_gradients)
+        data, steps = (cotangents, self.pullbacks.varying), self.sizes[0]
         numbers = sum(p.size for p in jax.tree.leaves(learned))
         together = min(steps, max(1, TOGETHER // max(1, numbers)))
         first = steps % together or together
@@ -226,11 +248,23 @@ class Unrolled(eqx.Module):
         return as_precise_as(learned, total)
 
 
+def silent_steps(weights: Any) -> int:
+    """The steps before the first loss: as many as are known while compiling, which weights as a NumPy array are."""
+    if not isinstance(weights, np.ndarray) or weights.size == 0:
+        return 0
+    has_loss = np.any(weights.reshape(len(weights), -1), axis=1, keepdims=True)[:-1]
+    return int(np.argmax(np.append(has_loss, True)))
+
+
 def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
-    """Runs a window forward from `state`."""
+    """Runs a window forward from `state`. Nothing is read out where there is known to be no loss."""
+    silent = silent_steps(weights)
     xs, ys, weights = checked(network, state, xs, ys, weights)
-    states, pullbacks = _forward(network, state, xs)
-    flat = network.flatten(jax.tree.map(lambda s0, s: jnp.concatenate([s0[None], s]), state, states))
+    after, pullbacks = _forward(network, state, xs)
+    before = jax.tree.map(lambda first, s: jnp.concatenate([first[None], s[:-1]]), state, after)
+    end = jax.tree.map(lambda s: s[-1], after)
+
+    after_silence, ys, weights = jax.tree.map(lambda a: a[silent:], (after, ys, weights))
 
     # A target without a loss may be anything, even not a number, and so may the slope there: neither must reach the
     # gradient as 0 · nan.
@@ -239,22 +273,26 @@ def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
         return a if a.dtype == jax.dtypes.float0 else jnp.where(wanted, a, jnp.zeros_like(a))
 
     def predict(p, s):
-        return over_time_and_batch(lambda s: rebuild(p)(network.output(network.unflatten(s))))(s)
+        return over_time_and_batch(lambda s: rebuild(p)(network.output(s)))(s)
 
     readout, rebuild = parameters(network.readout)
-    predictions, pull_readout = jax.vjp(predict, readout, flat[1:])
+    predictions, pull_readout = jax.vjp(predict, readout, after_silence)
     targets = jax.tree.map(where_wanted, ys)
     loss, pull_loss = jax.vjp(lambda p: over_time_and_batch(network.loss)(p, targets), predictions)
     (slopes,) = pull_loss(weights.astype(loss.dtype))
-    readout_gradient, loss_gradients = pull_readout(jax.tree.map(where_wanted, slopes))
+    readout_gradient, losses = pull_readout(jax.tree.map(where_wanted, slopes))
+    if silent:
+        losses = jax.tree.map(lambda a: jnp.pad(a, [(silent, 0)] + [(0, 0)] * (a.ndim - 1)), losses)
+        predictions = predict(readout, after)  # for those who look at them all: else it is not compiled
     batch = weights.shape[1]
     return Unrolled(
         network,
         xs,
-        flat,
+        before,
+        end,
         jnp.sum(where_wanted(loss * weights)) / batch,
         predictions,
-        loss_gradients,
+        losses,
         jax.tree.map(lambda g: g / batch, readout_gradient),
         pullbacks,
     )
@@ -272,20 +310,31 @@ def _forward(network: Network, state, xs) -> tuple[PyTree[Array], Pullbacks]:
         state, pull_combine = jax.vjp(jax.vmap(parts.combine), i, p, state)
         return state, (pull_products, pull_combine)
 
-    inputs = over_time_and_batch(partial(parts.inputs, network.cell))(xs)
+    count = math.prod(jax.tree.leaves(xs)[0].shape[:2])
+    inputs = over_time_and_batch(lambda x: parts.inputs(network.cell, x, count))(xs)
     first = jax.tree.map(lambda x: x[0], (xs, inputs))
     leaves, structure = jax.tree.flatten(linearised(first, state)[1])
 
     # What comes from an example has a batch axis. A shape that a larger batch leaves as it is belongs to the weights.
+    # And what is a part of the state after the step, as the tanh of an RNN is, need not be saved twice.
+    part_of_state: list[int | None] = []
+
+    def seen(at, state):
+        after, leaves = (jax.tree.leaves(tree) for tree in linearised(at, state))
+        part_of_state.extend(next((i for i, part in enumerate(after) if part is leaf), None) for leaf in leaves)
+        return leaves
+
     larger = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0] + 1, *x.shape[1:]), x.dtype), (first, state))
-    grown = jax.tree.leaves(jax.eval_shape(linearised, *larger)[1])
-    is_varying = tuple(a.shape != b.shape for a, b in zip(leaves, grown, strict=True))
+    is_varying = tuple(a.shape != b.shape for a, b in zip(leaves, jax.eval_shape(seen, *larger), strict=True))
+    sources = [part for part, varies in zip(part_of_state, is_varying, strict=True) if varies]
 
     def step(state, at):
         state, pullbacks = linearised(at, state)
-        saved = [leaf for leaf, varies in zip(jax.tree.leaves(pullbacks), is_varying, strict=True) if varies]
-        return state, (state, saved)
+        varying = [leaf for leaf, varies in zip(jax.tree.leaves(pullbacks), is_varying, strict=True) if varies]
+        return state, (state, [leaf for leaf, part in zip(varying, sources, strict=True) if part is None])
 
-    _, (states, varying) = lax.scan(step, state, (xs, inputs))
+    _, (states, saved) = lax.scan(step, state, (xs, inputs))
+    after, rest = jax.tree.leaves(states), iter(saved)
+    varying = [next(rest) if part is None else after[part] for part in sources]
     constant = [leaf for leaf, varies in zip(leaves, is_varying, strict=True) if not varies]
     return states, Pullbacks(varying, constant, is_varying, structure)

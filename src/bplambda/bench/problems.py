@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from .. import losses
@@ -60,13 +61,16 @@ TASKS = {
 
 
 class Problem(NamedTuple):
-    """A network, a synthesiser that is not zero, and one batch of sequences: time first, then batch."""
+    """A network, a synthesiser that is not zero, and one batch of sequences: time first, then batch.
+
+    Where there is a loss is known while compiling, to all contenders alike.
+    """
 
     network: Network
     synthesiser: LinearSynthesiser
     xs: Array
     ys: Array
-    weights: Array
+    weights: np.ndarray
 
 
 def problem(sizes: Sizes) -> Problem:
@@ -85,5 +89,6 @@ def problem(sizes: Sizes) -> Problem:
     else:
         ys = jax.random.bernoulli(next(keys), shape=(*lead, sizes.outputs)).astype(float)
     xs = jax.random.normal(next(keys), (*lead, sizes.inputs))
-    weights = jnp.ones(sizes.steps)
-    return Problem(network, synthesiser, xs, ys, weights.at[:-1].set(0.0) if sizes.last_only else weights)
+    weights = np.ones(sizes.steps, jnp.result_type(float))
+    weights[:-1] = 0.0 if sizes.last_only else 1.0
+    return Problem(network, synthesiser, xs, ys, weights)

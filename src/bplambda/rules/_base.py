@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..checks import (
@@ -35,13 +36,14 @@ class Window(NamedTuple):
     """K consecutive time-steps of a batch of B examples: time first, then batch.
 
     - `xs`, `ys`: inputs and targets, pytrees of arrays `[K, B, ...]`. Targets are not looked at where the weight is 0.
-    - `weights`: of the losses, `[K]` or `[K, B]`; 0 where a step has no loss. All 1 if left out.
+    - `weights`: of the losses, `[K]` or `[K, B]`; 0 where a step has no loss. All 1 if left out. As a NumPy array they
+      are known while compiling, and the steps before the first loss are not read out.
     - `last`: whether the sequence ends with this window.
     """
 
     xs: PyTree[Array]
     ys: PyTree[Array]
-    weights: Float[Array, " K"] | Float[Array, "K B"] | None = None
+    weights: Float[Array, " K"] | Float[Array, "K B"] | np.ndarray | None = None
     last: bool | Bool[Array, ""] = False
 
 
@@ -206,8 +208,9 @@ def predict(synthesiser: Any, unrolled: Unrolled, last: bool | Bool[Array, ""]):
     pull-back q ↦ Σ_t q_tᵀ ∇g(s_t; θ) of the first, for q_0 … q_{K-1}.
     """
     theta, rebuild = parameters(synthesiser)
-    g, pull = jax.vjp(lambda p: over_time_and_batch(rebuild(p))(unrolled.states[:-1]), theta)
-    g_end = ended(last, jax.vmap(synthesiser)(unrolled.states[-1]))
+    before, end = (unrolled.network.flatten(s) for s in (unrolled.before, unrolled.end))
+    g, pull = jax.vjp(lambda p: over_time_and_batch(rebuild(p))(before), theta)
+    g_end = ended(last, jax.vmap(synthesiser)(end))
     return g, jnp.concatenate([g[1:], g_end[None]]), lambda q: pull(q)[0]
 
 
@@ -219,6 +222,5 @@ def finish(
     memory: PyTree[Array] | None = None,
 ) -> tuple[Carry, Info]:
     """The carry to the next window, fresh if the sequence has ended, and the info of this one."""
-    state = unrolled.network.unflatten(unrolled.states[-1])
     info = Info(unrolled.loss, unrolled.predictions, unrolled.states[1:], synthetic, errors)
-    return Carry(ended(last, state), memory), info
+    return Carry(ended(last, unrolled.end), memory), info

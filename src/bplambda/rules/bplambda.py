@@ -59,7 +59,7 @@ class BPLambda(LambdaRule):
             learned = jax.tree.map(jnp.add, learned, eligible(q[0], trace))
             trace = ended(True, trace)
         gradients = Gradients(
-            unrolled.gradient(unrolled.loss_gradients + scale * ahead),
+            unrolled.gradient(unrolled.received(scale * ahead)),
             jax.tree.map(lambda d: -d / g.shape[1], learned),
         )
         return gradients, *finish(unrolled, window.last, ahead, q, trace)

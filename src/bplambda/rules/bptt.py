@@ -44,9 +44,10 @@ def NoBPTT() -> TruncatedBPTT:
 def _window(rule: Rule, network, synthesiser, carry: Carry, window: Window, n: Int[Array, ""] | None):
     unrolled = rule._run(network, synthesiser, carry, window)
     # ∂L_{≥t}/∂s_t = ℓ_t + ∂L_{>t}/∂s_t, the losses beyond the next edge being unseen.
-    steps = len(unrolled.loss_gradients)
-    inside = (~edges(steps, steps if n is None else n)).astype(unrolled.states.dtype)
-    cotangents = unrolled.loss_gradients + unrolled.future(unrolled.loss_gradients, inside)
+    steps = unrolled.sizes[0]
+    inside = (~edges(steps, steps if n is None else n)).astype(network.dtype)
+    future = unrolled.future(unrolled.losses, inside)
     unlearned = jax.tree.map(jnp.zeros_like, eqx.filter(synthesiser, eqx.is_inexact_array))
-    none = jnp.zeros_like(cotangents)
-    return Gradients(unrolled.gradient(cotangents), unlearned), *finish(unrolled, window.last, none, none)
+    none = jnp.zeros_like(future)
+    gradients = Gradients(unrolled.gradient(unrolled.received(future)), unlearned)
+    return gradients, *finish(unrolled, window.last, none, none)

@@ -37,10 +37,10 @@ class NStepSG(TruncatingRule):
         edge = edges(len(g), self.n)
         inside, at_edge = (~edge).astype(g.dtype), edge.astype(g.dtype)[:, None, None]
 
-        received = unrolled.loss_gradients + at_edge * scale * ahead
-        cotangents = received + unrolled.future(received, inside)
+        synthetic = at_edge * scale * ahead
+        cotangents = unrolled.received(synthetic + unrolled.future(unrolled.received(synthetic), inside))
 
-        targets = unrolled.back(unrolled.loss_gradients + at_edge * gamma * ahead, gamma * inside)
+        targets = unrolled.back(unrolled.received(at_edge * gamma * ahead), gamma * inside)
         at_start = jnp.concatenate([jnp.ones_like(at_edge[:1]), at_edge[:-1]])
         errors = at_start * (targets - g)
         learned = pull_theta(-errors / g.shape[1])

@@ -23,7 +23,7 @@ class OfflineLambdaSG(LambdaRule):
 
         errors = lambda_weighted(unrolled, ahead, lam, gamma) - g
         gradients = Gradients(
-            unrolled.gradient(unrolled.loss_gradients + scale * ahead),
+            unrolled.gradient(unrolled.received(scale * ahead)),
             pull_theta(-errors / g.shape[1]),
         )
         return gradients, *finish(unrolled, window.last, ahead, errors)

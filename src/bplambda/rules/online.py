@@ -48,10 +48,10 @@ class OnlineLambdaSG(SteppingRule):
             theta, _ = lax.scan(learn, theta_init, jnp.arange(steps))
             return (theta, ahead), None
 
-        start = theta_init, jnp.zeros_like(unrolled.loss_gradients)
+        start = theta_init, jnp.zeros_like(s[1:])
         (theta, ahead), _ = lax.scan(horizon, start, jnp.arange(1, steps + 1))
         gradients = Gradients(
-            unrolled.gradient(unrolled.loss_gradients + scale * ahead),
+            unrolled.gradient(unrolled.received(scale * ahead)),
             jax.tree.map(lambda p, q: (p - q) / alpha, theta_init, theta),
         )
         errors = lambda_weighted(unrolled, ahead, lam, gamma) - over_time_and_batch(synthesiser)(s[:-1])

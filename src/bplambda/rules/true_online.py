@@ -57,17 +57,17 @@ class TrueOnlineBPLambda(SteppingRule):
 
     def window(self, network: Network, synthesiser: Any, carry: Carry, window: Window):
         unrolled = self._run(network, synthesiser, carry, window)
-        steps = len(unrolled.loss_gradients)
+        steps, batch, S = unrolled.sizes
         require(steps == 1, "window", f"one of {steps} steps", "of one step: TrueOnlineBPLambda learns at every one")
-        batch, S = unrolled.states.shape[1:]
-        dtype = unrolled.states.dtype
+        before, after = unrolled.states
+        dtype = before.dtype
         (lam, gamma, scale), alpha = self._numbers(dtype), self.alpha.astype(dtype)
         memory = self._memory(network, synthesiser, batch) if carry.memory is None else carry.memory
 
         theta = jnp.concatenate([synthesiser.weight, synthesiser.bias[:, None]], axis=1)
         theta_before = jnp.where(memory.started, memory.previous, theta)
-        h = jnp.concatenate([unrolled.states[0], jnp.ones((batch, 1), theta.dtype)], axis=1)
-        ahead = ended(window.last, jax.vmap(synthesiser)(unrolled.states[1]))[None]
+        h = jnp.concatenate([before, jnp.ones((batch, 1), theta.dtype)], axis=1)
+        ahead = ended(window.last, jax.vmap(synthesiser)(after))[None]
 
         # (I − α⟨h hᵀ⟩) has rank at most B beside the identity: two thin products instead of one square one.
         faded = jnp.einsum("bijk,ck->bijc", memory.trace, h)
@@ -76,7 +76,7 @@ class TrueOnlineBPLambda(SteppingRule):
 
         g_before = h @ theta_before.T
         # One step back: there is no later one for a decay to act on.
-        delta = unrolled.back(unrolled.loss_gradients + gamma * ahead, gamma)[0] - g_before
+        delta = unrolled.back(unrolled.received(gamma * ahead), gamma)[0] - g_before
         # E is large, and read once: δ′ is one more row of the matrix that moves it.
         rows = jnp.concatenate([unrolled.transport(gamma * lam)[0], delta[:, None]], axis=1)
         moved = jnp.einsum("bij,bjkl->bikl", rows, E)
@@ -84,5 +84,5 @@ class TrueOnlineBPLambda(SteppingRule):
 
         memory = ended(window.last, Dutch(moved[:, :-1], theta, jnp.array(True)))
         learned = eqx.tree_at(lambda g: (g.weight, g.bias), synthesiser, (-step[:, :S] / batch, -step[:, S] / batch))
-        gradients = Gradients(unrolled.gradient(unrolled.loss_gradients + scale * ahead), learned)
+        gradients = Gradients(unrolled.gradient(unrolled.received(scale * ahead)), learned)
         return gradients, *finish(unrolled, window.last, ahead, delta[None], memory)

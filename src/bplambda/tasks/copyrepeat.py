@@ -5,6 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import losses
@@ -39,14 +40,14 @@ def level(number: int) -> Level:
 
 def batch(
     level: Level, size: int, *, key: PRNGKeyArray
-) -> tuple[Float[Array, "T B 10"], Float[Array, "T B 9"], Float[Array, " T"]]:
+) -> tuple[Float[Array, "T B 10"], Float[Array, "T B 9"], np.ndarray]:
     """A random batch. Inputs: 8 bits, the start, R/10. Targets, from t = N + 2 on: 8 bits, the stop."""
     n, r = level
     bits = jax.random.bernoulli(key, shape=(n, size, BITS)).astype(float)
     xs = jnp.zeros((level.length, size, INPUTS)).at[1 : n + 1, :, :BITS].set(bits)
     xs = xs.at[0, :, BITS].set(1.0).at[n + 1, :, BITS + 1].set(r / 10)
     ys = jnp.zeros((level.length, size, OUTPUTS)).at[n + 2 : -1, :, :BITS].set(jnp.tile(bits, (r, 1, 1)))
-    return xs, ys.at[-1, :, BITS].set(1.0), (jnp.arange(level.length) >= n + 2).astype(float)
+    return xs, ys.at[-1, :, BITS].set(1.0), (np.arange(level.length) >= n + 2).astype(float)
 
 
 def network(units: int, *, key: PRNGKeyArray) -> Network:

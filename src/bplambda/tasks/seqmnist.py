@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
 from .. import losses
@@ -16,10 +17,10 @@ LENGTHS = (28, 56, 112, 784)  # rows of 28, 14, 7 and 1 pixels
 
 def batch(
     images: UInt8[Array, "B 28 28"], labels: UInt8[Array, " B"], length: int
-) -> tuple[Float[Array, "T B row"], Int[Array, "T B"], Float[Array, " T"]]:
+) -> tuple[Float[Array, "T B row"], Int[Array, "T B"], np.ndarray]:
     """Images as sequences of `length` pieces, the label and the loss at the last."""
     ys = jnp.broadcast_to(labels.astype(int), (length, len(labels)))
-    return pieces(images, length), ys, jnp.zeros(length).at[-1].set(1.0)
+    return pieces(images, length), ys, np.eye(length)[-1]
 
 
 def pieces(images: UInt8[Array, "B 28 28"], length: int) -> Float[Array, "T B row"]:

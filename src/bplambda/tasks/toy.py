@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import losses
@@ -32,12 +33,12 @@ class Toy(eqx.Module):
         self.length = length
         self.batch_size = batch_size
 
-    def batch(self, key: PRNGKeyArray) -> tuple[Float[Array, "T B 10"], Float[Array, "T B 2"], Float[Array, " T"]]:
+    def batch(self, key: PRNGKeyArray) -> tuple[Float[Array, "T B 10"], Float[Array, "T B 2"], np.ndarray]:
         """A random batch: inputs at the first step, targets and loss at the last."""
         pair = jax.random.randint(key, (self.batch_size,), 0, len(self.inputs))
         xs = jnp.zeros((self.length, self.batch_size, INPUTS)).at[0].set(self.inputs[pair])
         ys = jnp.zeros((self.length, self.batch_size, OUTPUTS)).at[-1].set(self.targets[pair])
-        return xs, ys, jnp.zeros(self.length).at[-1].set(1.0)
+        return xs, ys, np.eye(self.length)[-1]
 
 
 def network(units: int, activation: str, *, key: PRNGKeyArray) -> Network:
