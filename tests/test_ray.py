@@ -125,9 +125,9 @@ def test_lost_workers_and_lost_nodes(cluster, tmp_path, monkeypatch):
             on_progress(i, progress)
             seen.setdefault(i, []).append(progress.epochs)
             if groups[i][0].length == 4 and progress.epochs in (15, 30):
-                node = next(node for node in cluster.worker_nodes if workers_on(node))
+                node, pids = next((node, pids) for node in cluster.worker_nodes if (pids := workers_on(node)))
                 if progress.epochs == 15:
-                    os.kill(workers_on(node)[0], signal.SIGKILL)
+                    os.kill(pids[0], signal.SIGKILL)
                 else:
                     cluster.remove_node(node, allow_graceful=False)
                 broken.append(f"at {progress.epochs}")
