@@ -11,6 +11,7 @@ import pytest
 
 import bplambda as bp
 from bplambda import cells, traces
+from bplambda import unroll as unrolling
 from bplambda.unroll import silent_steps, unroll
 from bplambda.verify.identities import all_rules, distance
 from bplambda.verify.problems import CELLS, problem
@@ -216,9 +217,12 @@ def test_weights_that_are_known_while_compiling(rule):
     weights = np.linspace(-1.0, 2.0, len(p.xs))
     weights[: len(weights) // 2] = 0.0
     ys = p.ys.at[0].set(jnp.nan)
-    known, traced = (
-        bp.sequence_gradients(p.network, p.synthesiser, rule, p.xs, ys, w) for w in (weights, jnp.asarray(weights))
-    )
+
+    def gradients(network, weights):
+        return bp.sequence_gradients(network, p.synthesiser, rule, p.xs, ys, weights)
+
+    known = eqx.filter_jit(lambda network: gradients(network, weights))(p.network)
+    traced = gradients(p.network, weights)
     assert distance(known, traced) < 1e-12
     assert known[1].predictions.shape == traced[1].predictions.shape
 
@@ -234,6 +238,17 @@ def test_where_nothing_is_read_out_the_gradient_is_the_same(name):
 
     known = eqx.filter_jit(lambda network: gradients(network, weights))(p.network)
     assert distance(known, eqx.filter_jit(gradients)(p.network, jnp.asarray(weights))) < 1e-12
+
+
+def test_other_weights_do_not_compile_again(monkeypatch):
+    """Called from Python, not even as NumPy arrays."""
+    p, traced = problem(9, "rnn"), []
+    forward = unrolling._forward
+    monkeypatch.setattr(unrolling, "_forward", lambda *args: traced.append(args) or forward(*args))
+    rule, steps = bp.BPLambda(), len(p.xs)
+    losses = [bp.sequence_gradients(p.network, p.synthesiser, rule, p.xs, p.ys, w)[1].loss for w in np.eye(steps)]
+    assert len(traced) == 1
+    assert len(set(map(float, losses))) == steps
 
 
 def test_where_nothing_is_read_out():

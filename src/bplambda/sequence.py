@@ -34,8 +34,8 @@ def sequence_gradients(
 
     - `network`, `synthesiser` (`None` for rules that need none), `rule`.
     - `xs`, `ys`: inputs and targets, `[T, B, ...]`: time first, then batch.
-    - `weights`: of the losses, `[T]` or `[T, B]`; 0 where a step has no loss. All 1 if left out. A NumPy array of shape
-      `[T]` is compiled in: the steps before the first loss are then not read out.
+    - `weights`: of the losses, `[T]` or `[T, B]`; 0 where a step has no loss. All 1 if left out. Within a compiled
+      program, a NumPy array of shape `[T]` is known: the steps before the first loss are then not read out.
     - `window`: the size of the windows; the rule's own if left out. `BPLambda` takes any, with the same result.
 
     **Returns:** the gradients, pytrees like the modules; and the info of the whole sequence.
@@ -51,7 +51,10 @@ def sequence_gradients(
     rule._check(network, synthesiser)
     lead = [jnp.shape(x)[1] for x in jax.tree.leaves(xs) if jnp.ndim(x) >= 2]
     state = jax.eval_shape(lambda: network.zero_state(lead[0] if lead else 1))
-    known = tuple(weights.tolist()) if isinstance(weights, np.ndarray) and weights.ndim == 1 else None
+    # Called from Python, other weights must not compile anew; within a program they are compiled in as it is.
+    is_within = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((network, xs)))
+    is_plain = isinstance(weights, np.ndarray) and weights.ndim == 1
+    known = tuple(np.asarray(weights).tolist()) if is_within and is_plain else None
     xs, ys, weights = checked(network, state, xs, ys, weights)
     steps = len(weights)
     size = rule.window_size(steps)
