@@ -52,7 +52,7 @@ def epochs_underway(store: Store, todo: list[list[Run]], found: dict[Run, Finish
     """Seconds of an epoch, for a run of each task of which there are checkpoints and nothing finished."""
     tasks: dict[str, list[float]] = {}
     for group in todo:
-        if group[0].task in {run.task for run in found} or not store.under_way(group):
+        if group[0].task in {run.task for run in found}:
             continue
         checkpoint = store.load_checkpoint(group)
         if checkpoint and checkpoint.header["steady"][1]:

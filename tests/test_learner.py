@@ -1,5 +1,6 @@
 """The streaming learner: against the rules it is made of, and whatever a stream may throw at it."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -16,7 +17,9 @@ import optax
 import pytest
 
 import bplambda as bp
+from bplambda import checkpoints
 from bplambda.checkpoints import CheckpointError
+from bplambda.learner._steps import _clipped
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
@@ -269,6 +272,37 @@ def test_a_trace_that_has_grown_too_large_begins_anew(settings):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state._replace(key=state.steps)))
 
 
+@pytest.mark.parametrize("name", ["accumulate", "every 4"])
+def test_a_trace_is_kept_where_it_is_not_what_overflows(name):
+    """The target is so large that Adam's squares of the network's gradient are not finite, and nothing else."""
+    learner, (xs, ys) = made(name), stream(8)
+    state, _ = learner.run(learner.init(KEY), xs, ys)
+    after, infos = learner.run(state, xs[:4], np.array([[0], [0], [1e19], [0]], np.float32))
+    assert int(infos.skipped.sum()) == 1
+    for one, other in zip(jax.tree.leaves(state.carry.memory), jax.tree.leaves(after.carry.memory), strict=True):
+        assert name == "accumulate" or np.array_equal(one, other)
+        assert np.any(other != 0)
+
+
+def test_a_trace_in_half_precision_is_clipped_by_its_norm():
+    """Its squares are beyond what float16 can hold; the norm itself is not, and within the limit."""
+    trace = {"a": jnp.full((2, 3, 4), 300.0, jnp.float16), "b": jnp.ones((2, 3), jnp.float16)}
+    assert_same(_clipped(trace, 2000.0), trace)
+    clipped = _clipped(trace, 10.0)
+    assert clipped["a"].dtype == jnp.float16
+    np.testing.assert_allclose(np.linalg.norm(np.asarray(clipped["a"][0], float)), 10, rtol=1e-2)
+
+
+def test_counters_do_not_turn_negative():
+    learner, (xs, ys) = made("accumulate"), stream(2)
+    most = jnp.array(2**31 - 2, jnp.int32)
+    state = learner.init(KEY)._replace(steps=most, updates=most, skipped=most)
+    state, _ = learner.run(state, xs, ys)
+    state, _ = learner.step(state, [np.nan, 0.0], [0.0])
+    state, _ = learner.step(state, [np.nan, 0.0], [0.0])
+    assert [int(state.steps), int(state.updates), int(state.skipped)] == 3 * [2**31 - 1]
+
+
 def test_lengths_share_programs():
     """A chunk may be of any length without a wait for the compiler, and its numbers are those of single steps."""
     xs, ys = stream(13)
@@ -335,6 +369,7 @@ def test_a_gradient_that_overflows_is_skipped_and_parameters_stay_finite(learner
     assert int(state.skipped) == np.sum(infos.skipped) >= 1
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((state.network, state.synthesiser)))
     assert np.isfinite(infos.loss).all()
+    assert infos.loss[7] > 1e38, "and not 0, as if all were well"
     after, _ = learner.run(state, xs[:6], ys[:6])
     assert int(after.updates) > int(state.updates), "and it goes on"
 
@@ -417,10 +452,26 @@ def test_no_fraction_is_cut_off():
         learner.step(learner.init(KEY), x, y)[0] for learner, x, y in ((told, [1, 2], [1]), (floats, [1.0, 2.0], [1.0]))
     ]
     assert_same(*(learner.step(s, [0.9, 0.1], [0.5])[1] for learner, s in zip((told, floats), before, strict=True)))
+    with pytest.raises(ValueError, match=r"weights is .*left out where there are no targets"):
+        floats.run(before[1], np.ones((3, 2)), None, np.ones(3))
     classes = bp.Learner(make_network(outputs=3, loss=bp.losses.softmax_cross_entropy), bp.BPLambda())
     classes.step(classes.init(KEY), [0.0, 1.0], 2.0)
     with pytest.raises(ValueError, match=r"y is .*whole numbers"):
         classes.step(classes.init(KEY), [0.0, 1.0], 1.5)
+
+
+def test_a_class_that_is_not_known_is_skipped():
+    """Neither NaN nor an index that is no class stops the others, or is learned as another class."""
+    learner = bp.Learner(make_network(outputs=3, loss=bp.losses.softmax_cross_entropy), bp.BPLambda())
+    xs, state = stream(6)[0], learner.init(KEY)
+    for labels in ([0, 1, np.nan, 2, 1, 0], [0, 1, -1, 2, 1, 0], [0, 1, 3, 2, 1, 0]):
+        after, infos = learner.run(state, xs, labels)
+        np.testing.assert_array_equal(np.flatnonzero(infos.skipped), [2])
+        assert infos.loss[2] == 0
+        rest = [0, 1, 3, 4, 5]
+        assert_same(after.network, learner.run(state, xs[rest], np.array(labels)[rest])[0].network)
+    _, info = learner.step(state, xs[0], np.nan)
+    assert info.skipped
 
 
 def test_keys_of_both_kinds(tmp_path):
@@ -520,15 +571,57 @@ def test_a_checkpoint_goes_on_bit_for_bit(name, tmp_path):
     assert os.listdir(tmp_path) == ["state.npz"]
 
 
+def test_a_checkpoint_keeps_the_kind_of_its_key(tmp_path):
+    learner = made("accumulate")
+    state = learner.init(jax.random.key(3, impl="rbg"))
+    learner.save(tmp_path / "state.npz", state)
+    assert_same(learner.load(tmp_path / "state.npz"), state)
+
+
+def test_the_functions_of_a_readout_are_part_of_its_checkpoint(tmp_path):
+    def learner(activation):
+        readout = eqx.nn.MLP(5, 1, 4, 1, activation, key=KEY)
+        return bp.Learner(bp.Network(eqx.nn.GRUCell(2, 5, key=KEY), readout, bp.losses.squared_error), bp.BPLambda())
+
+    learner(jnp.tanh).save(tmp_path / "state.npz", learner(jnp.tanh).init(KEY))
+    learner(jnp.tanh).load(tmp_path / "state.npz")
+    with pytest.raises(CheckpointError, match=r"readout.activation is 'tanh' in the file, 'relu' here"):
+        learner(jax.nn.relu).load(tmp_path / "state.npz")
+
+
+def test_the_state_of_another_learner_is_not_saved(tmp_path):
+    other = bp.Learner(make_network(4), bp.BPLambda())
+    with pytest.raises(ValueError, match=r"state must be a state of this learner: .*\[12, 2\] there, .*\[15, 2\] here"):
+        made("accumulate").save(tmp_path / "state.npz", other.init(KEY))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_example_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"the cell, a GRUCell, does not take an input of"):
+        bp.Learner(make_network(), bp.BPLambda(), example=(np.ones(3, np.float32), np.zeros(1, np.float32)))
+
+
+def test_what_a_cell_is_told_once_and_for_all_is_part_of_its_checkpoint(tmp_path):
+    def learner(activation):
+        cell = bp.RNNCell(2, 5, activation, key=KEY)
+        return bp.Learner(bp.Network(cell, eqx.nn.Linear(5, 1, key=KEY), bp.losses.squared_error), bp.BPLambda())
+
+    learner("tanh").save(tmp_path / "state.npz", learner("tanh").init(KEY))
+    learner("tanh").load(tmp_path / "state.npz")
+    with pytest.raises(CheckpointError, match=r"cell.activation is 'tanh' in the file, 'relu' here"):
+        learner("relu").load(tmp_path / "state.npz")
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [
         (lambda: bp.Learner(make_network(), bp.BPLambda(0.5)), "rule.lam is 1.0 in the file, 0.5 here"),
         (lambda: bp.Learner(make_network(), bp.NStepSG(2)), "rule is 'BPLambda' in the file, 'NStepSG' here"),
-        (lambda: bp.Learner(make_network(6), bp.BPLambda()), r"\[15, 2\] in the file, .*\[18, 2\] here"),
+        (lambda: bp.Learner(make_network(6), bp.BPLambda()), "cell.hidden_size is 5 in the file, 6 here"),
         (lambda: bp.Learner(make_network(cell=eqx.nn.LSTMCell), bp.BPLambda()), "cell is 'GRUCell' in the file"),
         (lambda: bp.Learner(make_network(), bp.BPLambda(), optax.sgd(0.1)), "another network or optimiser"),
         (lambda: bp.Learner(make_network(), bp.BPLambda(), update_every=2), "update_every is 1 in the file, 2 here"),
+        (lambda: bp.Learner(make_network(loss=relative_error), bp.BPLambda()), "loss is 'squared_error' in the file"),
     ],
 )
 def test_a_checkpoint_of_another_learner_is_refused(other, words, tmp_path):
@@ -557,6 +650,12 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
                 assert "checkpoint" in str(error) or "saved by" in str(error)  # noqa: PT017
             else:
                 assert_same(loaded, learner.init(KEY)), "a bit that means nothing"
+    for at in range(1, 1000):  # the directory of what is in the file, byte by byte
+        changed = bytearray(whole)
+        changed[-at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        with contextlib.suppress(CheckpointError):
+            checkpoints.configuration(path)
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="not a whole checkpoint"):
         learner.load(path)

@@ -22,3 +22,13 @@ def test_sigmoid_cross_entropy(bit):
         tiny = 1e-300 if dtype == jnp.float64 else 1e-36
         np.testing.assert_allclose(value, expected, rtol=rtol, atol=tiny)
         np.testing.assert_allclose(gradient, slope, rtol=rtol, atol=tiny)
+
+
+def test_what_is_not_a_class_has_no_loss():
+    """And not that of another class, as an index from the end, or of a fraction cut off, would have."""
+    z = jnp.array([0.0, 1.0, 2.0])
+    for target in (-1, 3, 1.7, np.nan):
+        assert np.isnan(losses.softmax_cross_entropy(z, jnp.asarray(target)))
+    for target in (1, 1.0):
+        expected = np.log(np.exp([0, 1, 2]).sum()) - 1
+        np.testing.assert_allclose(losses.softmax_cross_entropy(z, jnp.asarray(target)), expected)

@@ -102,6 +102,17 @@ def test_mean_and_sem_by_hand():
     assert mean_sem([4.0])[1] == 0
 
 
+def test_other_runs_are_on_the_page_too(tmp_path):
+    other = made_up(Run(length=7, seed=11))
+    shown = [f for f in all_runs("quick") if f.run.variant == "fixed"]
+    page, sections = build([*shown, other], tmp_path, ["fig2"])
+    assert sections[0].runs == 6
+    text = page.read_text()
+    assert text.count("Other runs") == 1
+    assert other.run.name in text
+    assert shown[0].run.name not in text, "it is in the figure"
+
+
 def test_an_experiment_whose_runs_are_not_all_there_is_left_out(tmp_path):
     finished = all_runs("quick")
     assert available(EXPERIMENTS["fig2"], finished) is not None

@@ -137,7 +137,7 @@ def test_growing_keeps_all_that_is_known():
 
 def test_many_features_and_classes_one_after_the_other():
     model = RecurrentClassifier(units=3, network_rate=0.03)
-    labels = [*range(6), "a", ("b", 1), None, False, 2.5]  # False is 0
+    labels = [*range(6), "a", ("b", 1), frozenset(), False, 2.5]  # False is 0
     for i in range(60):
         model.learn_one({f"feature {i % 20}": 1.0, "word": f"{i % 5}"}, labels[i % 11])
         proba = model.predict_proba_one({})
@@ -172,6 +172,20 @@ def test_a_sample_that_is_not_finite_is_as_if_it_had_never_been(value, where):
 def test_a_class_that_is_nan_is_left_out():
     model = taught(RecurrentClassifier(units=3), [({"a": 1.0}, math.nan)])
     assert model.predict_proba_one({"a": 1.0}) == {}
+
+
+@pytest.mark.parametrize("model", [RecurrentRegressor, RecurrentClassifier])
+def test_a_sample_without_a_label_moves_the_state_alone(model):
+    found = model(units=3)
+    for y in (None, 1.0, 2.0):
+        found.learn_one({"a": 1.0}, y)
+    before = found._state
+    found.learn_one({"a": -1.0}, None)
+    assert np.any(found._state.now != before.now)
+    assert int(found._state.updates) == int(before.updates) + 1
+    assert None not in getattr(found, "_seen", {}) if model is RecurrentClassifier else True
+    found.learn_one({"a": float("nan")}, None)
+    assert int(found._state.steps) == int(before.steps) + 1
 
 
 def test_a_missing_feature_is_zero():

@@ -489,6 +489,29 @@ def test_long_sums_in_half_precision(known):
         assert jnp.linalg.norm(a.astype(b.dtype) - b) < 0.05 * jnp.linalg.norm(b)
 
 
+@pytest.mark.parametrize("cell", [eqx.nn.GRUCell, eqx.nn.LSTMCell])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_a_nearly_closed_gate_in_half_precision(cell, dtype):
+    """Where 1 − tanh is rounded to nothing, a gate would be shut, and nothing could open it again."""
+    made = cell(2, 4, dtype=dtype, key=jax.random.key(0))
+    made = eqx.tree_at(lambda c: c.bias, made, jnp.full_like(made.bias, -7.0))
+    x, h = jnp.ones(2, dtype), jnp.ones(4, dtype)
+    state = h if cell is eqx.nn.GRUCell else (h, h)
+    parts = cells.factors(made)
+
+    def gates(step):
+        def summed(bias, state):
+            new = step(eqx.tree_at(lambda c: c.bias, made, bias), x, state)
+            return sum(jnp.sum(part) for part in jax.tree.leaves(new))
+
+        return jax.grad(summed, argnums=(0, 1))(made.bias, state)
+
+    found, expected = gates(parts.step), gates(lambda c, x, s: c(x, s))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == dtype
+        np.testing.assert_allclose(*(np.asarray(v, float) for v in (a, b)), rtol=0.05, atol=1e-6)
+
+
 def test_targets_need_a_synthesiser():
     p = LSTM
     with pytest.raises(ValueError, match="synthesiser is None, but must be a synthesiser"):

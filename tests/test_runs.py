@@ -1,6 +1,7 @@
 """The run store: whole or not at all, whatever happens."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,10 +19,11 @@ from rich.console import Console
 
 from bplambda.config import Run, run_of
 from bplambda.executors import LocalProcesses, in_this_process
+from bplambda.processes import give
 from bplambda.runs import Checkpoint, Store, StoreError
 from bplambda.train import train
 from bplambda.training import groups
-from bplambda.work import Progress, train_group
+from bplambda.work import Progress, Trained, train_group, training
 
 TINY = Run(length=4, units=3, batch_size=2, batches=10, epochs=100)
 GROUP = [dataclasses.replace(TINY, seed=seed, lam=lam) for lam in (0.0, 1.0) for seed in (0, 1)]
@@ -191,6 +194,32 @@ def test_a_damaged_run_is_set_aside_and_the_others_are_kept(whole, tmp_path, cap
     assert all(store.find(run) for run in GROUP[1:])
 
 
+def test_no_damage_is_too_small_or_too_odd(whole, tmp_path, capsys):
+    """Every byte of the curves may be wrong, each in turn. (Not all of a zip file matters.)"""
+    store = copied(whole, tmp_path)
+    folder = store.folder / GROUP[0].name
+    content = (folder / "metrics.npz").read_bytes()
+    for at in range(len(content)):
+        (folder / "metrics.npz").write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        assert len(store.finished()) >= len(GROUP) - 1
+        if store.find(GROUP[0]) is None:
+            folder.with_name(f"{folder.name}.damaged").rename(folder)
+    assert "damaged" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_today_is_not_damaged(whole, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    store = copied(whole, tmp_path)
+    monkeypatch.setattr(np, "load", refuse)
+    for look in (lambda: store.find(GROUP[0]), store.finished):
+        with pytest.raises(StoreError, match="Too many open files"):
+            look()
+    monkeypatch.undo()
+    assert all(store.find(run) for run in GROUP)
+
+
 def test_a_changed_configuration_is_noticed(whole, tmp_path):
     store = copied(whole, tmp_path)
     path = store.folder / GROUP[0].name / "config.json"
@@ -221,6 +250,41 @@ def test_two_processes_on_one_store(whole, tmp_path):
     assert sum("epochs" in output for output in outputs) == 1, "one trains, the other waits and finds it done"
     for run in GROUP:
         assert_same(whole.find(run), store.find(run))
+
+
+def test_so_does_the_rest_of_a_group(tmp_path):
+    """Seed 0 is done by itself; then 1 and 2 together, but the process is killed when 1 has just been written."""
+    runs = [dataclasses.replace(TINY, seed=seed) for seed in range(3)]
+    pair, straight, store = runs[1:], Store(tmp_path / "straight"), Store(tmp_path / "stopped")
+    for each in (straight, store):
+        each.prepare()
+        train_group(runs[:1], each, quiet)
+    train_group(pair, straight, quiet)
+    with store.lock(pair):
+        for event in training(pair, None, None):
+            if isinstance(event, Checkpoint):
+                store.save_checkpoint(pair, event)
+            elif isinstance(event, Trained):
+                store.write(pair, *event)
+                break
+    seen = []
+
+    def executor(groups, store, on_progress):
+        seen.extend(groups)
+        return in_this_process(groups, store, on_progress)
+
+    train(runs, store, executor, Console(quiet=True))
+    assert seen == [pair]
+    for run in runs:
+        assert_same(straight.find(run), store.find(run))
+    assert store.begun(runs) == []
+
+
+def test_a_process_that_dies_before_it_is_told_what_to_do(tmp_path, monkeypatch):
+    (tmp_path / "dead.py").write_text("raise SystemExit('no')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = give("dead", ["x" * 10**6], lambda said: None, set(), dict(os.environ))
+    assert said == "no (exit code 1)"
 
 
 def test_a_full_disk_loses_nothing(whole, tmp_path):
@@ -279,6 +343,9 @@ def test_what_a_rule_does_not_have_does_not_tell_runs_apart():
     assert a.name == b.name
     assert dataclasses.replace(a, n=2).name != a.name
     assert dataclasses.replace(TINY, lam=0.0).name != TINY.name
+    assert dataclasses.replace(TINY, seed=cast(int, np.int64(3))).name == dataclasses.replace(TINY, seed=3).name
+    with pytest.raises(ValueError, match="variant is 'fixed', but must be plastic, unless the task is toy"):
+        run_of("seqmnist", variant="fixed")
 
 
 def test_a_crash_is_tried_again_then_reported_and_the_others_go_on(whole, tmp_path):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bplambda.config import run_of
+from bplambda.config import PIECES, run_of
 from bplambda.data import DataError
 from bplambda.runs import Store
 from bplambda.tasks import seqmnist
@@ -32,7 +32,7 @@ def small(**settings):
     return run_of("seqmnist", **(SMALL | {"data": load_mnist(data_folder(), checksum=False).name} | settings))
 
 
-@pytest.mark.parametrize("length", seqmnist.LENGTHS)
+@pytest.mark.parametrize("length", PIECES)
 def test_an_image_comes_in_pieces_from_top_left_to_bottom_right(length, images):
     pictures, labels = images["t10k-images-idx3-ubyte"][:3], images["t10k-labels-idx1-ubyte"][:3]
     xs, ys, weights = seqmnist.batch(jnp.asarray(pictures), jnp.asarray(labels), length)

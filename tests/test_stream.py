@@ -345,6 +345,7 @@ def test_what_a_csv_may_look_like():
     [
         ("", {}, "the file is empty: its first line must name the columns"),
         ("\n1,2\n", {}, "the file is empty"),
+        ("a\0,\0y\0\n", {}, "the file is not a CSV in UTF-8"),
         ("a,b\n1,2\n", {}, "The column 'y' is not there: the columns of the file are a, b."),
         ("a,y\n1,2\n", {"features": ["c"]}, "The column 'c' is not there: the columns of the file are a, y."),
         ("y,a,y\n1,2,3\n", {}, "The column 'y' is there more than once"),
@@ -369,7 +370,7 @@ def test_a_csv_without_what_it_needs_is_refused(text, kwargs, words):
         (lambda p: StreamEcho(steps=0), "steps is 0"),
         (lambda p: StreamEcho(units=0), "units is 0"),
         (lambda p: StreamEcho(lam=2.0), "lam is 2.0, but must be between 0 and 1"),
-        (lambda p: StreamMackeyGlass(network_rate=0.0), "network_rate is 0.0, but must be greater than 0"),
+        (lambda p: StreamMackeyGlass(network_rate=0.0), "network_rate is 0.0, but must be finite and greater than 0"),
         (lambda p: StreamMackeyGlass(steps=10, update_every=0), "update_every is 0"),
     ],
 )
@@ -392,6 +393,19 @@ def test_the_checkpoint_of_another_stream_is_refused_and_left_alone(tmp_path):
         with pytest.raises(CheckpointError, match=words):
             other.run()
     assert path.read_bytes() == before
+
+
+def test_tomorrow_s_lines_may_begin_with_a_gap_and_name_their_columns_in_another_order(tmp_path, capsys):
+    """The features are those of the checkpoint, by name."""
+    first, path = ["a,b,y", "1,2,3", "2,3,4", "5,1,2"], tmp_path / "c.npz"
+    pieces = (["a,b,y", ",2,3", "4,3,4"], ["b,more,a,y", "2,9,,3", "3,9,4,4"])
+    found = []
+    for piece in pieces:
+        path.unlink(missing_ok=True)
+        for lines in (first, piece):
+            StreamCsv(file=written(tmp_path / "data.csv", lines), target="y", checkpoint=path, **SMALL).run()
+        found.append(predictions(capsys)[-2:])
+    assert found[0] == found[1]
 
 
 def started(words: str, cwd: Path) -> subprocess.Popen:

@@ -65,6 +65,9 @@ class RNNCell(eqx.Module):
         return _ACTIVATIONS[self.activation](self.weight_ih @ input + self.bias + self.weight_hh @ hidden)
 
 
+BY_NAME: dict[str, Any] = {"gru": eqx.nn.GRUCell, "lstm": eqx.nn.LSTMCell, "rnn": RNNCell}
+
+
 class Told(eqx.Module):
     """A cell that is told something beside its input, of no use to itself: it passes it on in its state, where its
     synthesiser sees it.
@@ -116,8 +119,14 @@ def _by_value(function: Callable, slope: Callable) -> Callable:
     return activation
 
 
+def _wide(z: Array) -> Array:
+    """In float32 at least: in half precision, a small difference between two numbers near 1 is none."""
+    return z.astype(jnp.float32) if z.dtype.itemsize < 4 else z
+
+
 _tanh = _by_value(jnp.tanh, lambda y: 1 - y * y)
-_sigmoid = _by_value(lambda z: (jnp.tanh(z / 2) + 1) / 2, lambda y: y * (1 - y))  # cheaper than an exponential
+# By way of a tanh: cheaper than an exponential.
+_sigmoid = _by_value(lambda z: ((jnp.tanh(_wide(z) / 2) + 1) / 2).astype(z.dtype), lambda y: y * (1 - y))
 
 
 def _affine(cell, x, count):
@@ -140,12 +149,15 @@ def _of_gates(numbers: tuple[float, ...], like: Array) -> Array:
 
 def _lstm_gates(i, p, c):
     """The next state, and the six local derivatives that lead back from it, of which AD alone would make eleven."""
-    t = jnp.tanh(_of_gates(_SQUEEZED, p) * (i + p))
+    dtype, c = c.dtype, _wide(c)
+    z = _wide(i + p)
+    t = jnp.tanh(_of_gates(_SQUEEZED, z) * z)
     i, f, g, o = jnp.split(_of_gates(_SQUEEZED, t) * t + _of_gates(_MOVED, t), 4)
     new = f * c + i * g
     out = jnp.tanh(new)
     by_memory = g * i * (1 - i), c * f * (1 - f), i * (1 - g * g)
-    return (o * out, new), (*by_memory, out * o * (1 - o), o * (1 - out * out), f)
+    found = (o * out, new), (*by_memory, out * o * (1 - o), o * (1 - out * out), f)
+    return jax.tree.map(lambda a: a.astype(dtype), found)
 
 
 def _lstm_back(saved, cotangents):

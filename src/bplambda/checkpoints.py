@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .files import write_whole
+from .files import DAMAGE, write_whole
 
 FORMAT = 1
 
@@ -45,20 +44,30 @@ def load(path: Path, like: Any, configuration: dict[str, Any]) -> Any:
     saved = header["configuration"]
     differences = [
         f"{name} is {saved.get(name)!r} in the file, {configuration.get(name)!r} here"
-        for name in saved.keys() | configuration.keys()
-        if saved.get(name) != configuration.get(name)
+        for name in saved  # what an older version did not write is not known to be different
+        if saved[name] != configuration.get(name)
     ]
     if differences:
         raise CheckpointError(f"{path} was saved by another learner: {'; '.join(sorted(differences))}.")
-    if header["leaves"] != _described(like):
-        wrong = [
-            f"{a} in the file, {b} here" for a, b in zip(header["leaves"], _described(like), strict=False) if a != b
-        ]
-        first = wrong[0] if wrong else f"{len(header['leaves'])} arrays in the file, {len(_described(like))} here"
-        raise CheckpointError(f"{path} was saved by a learner with another network or optimiser: {first}.")
+    if difference := _difference(header["leaves"], _described(like), "in the file"):
+        raise CheckpointError(f"{path} was saved by a learner with another network or optimiser: {difference}.")
     if len(arrays) != len(header["leaves"]) or _digest(arrays) != header["sha256"]:
         raise CheckpointError(f"{path} is not a whole checkpoint: its contents have been changed.")
     return from_arrays(like, arrays)
+
+
+def check(tree: Any, like: Any, name: str, wanted: str) -> None:
+    """Refuses a pytree, called `name`, that is not of the structure and shapes of `like`."""
+    if difference := _difference(_described(tree), _described(like), "there"):
+        raise ValueError(f"{name} must be {wanted}: {difference}.")
+
+
+def _difference(one: list[str], other: list[str], where: str) -> str:
+    """The first difference between two descriptions, the first being of what is `where`; nothing if there is none."""
+    wrong = [f"{a} {where}, {b} here" for a, b in zip(one, other, strict=False) if a != b]
+    if len(one) != len(other):
+        wrong.append(f"{len(one)} arrays {where}, {len(other)} here")
+    return wrong[0] if wrong else ""
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -70,8 +79,10 @@ def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
             arrays = [file[str(i)] for i in range(len(file.files) - 1)] if known else []
     except FileNotFoundError:
         raise CheckpointError(f"There is no checkpoint at {path}.") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is not a whole checkpoint: it was cut short or changed ({error}).") from error
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror}.") from error
+    except DAMAGE as error:
+        raise CheckpointError(f"{path} is not a whole checkpoint: it was cut short or changed.") from error
     if not known:
         raise CheckpointError(
             f"{path} is of format {header['format']}, but this version of bplambda reads format {FORMAT}: "
@@ -92,7 +103,7 @@ def from_arrays(like: Any, arrays: list[np.ndarray]) -> Any:
 
     def wrapped(a: np.ndarray, leaf: Any) -> jax.Array:
         if _is_key(leaf):
-            return jax.random.wrap_key_data(jnp.asarray(a))
+            return jax.random.wrap_key_data(jnp.asarray(a), impl=str(leaf.dtype._impl.name))
         return jnp.asarray(a.view(leaf.dtype) if np.dtype(leaf.dtype).kind == "V" else a)
 
     return jax.tree.unflatten(structure, [wrapped(a, leaf) for a, leaf in zip(arrays, leaves, strict=True)])

@@ -162,7 +162,10 @@ class Report:
         from .runs import Store
 
         use_compilation_cache()
-        page, sections = build(Store(self.store).finished(), made(self.out))
+        finished = Store(self.store).finished()
+        if not finished:
+            print(f"There is no finished run in {self.store} yet: the page shows only what needs none.")
+        page, sections = build(finished, made(self.out))
         compare(sections, Console())
         print(f"The page: {page.resolve()}")
         return 0

@@ -69,9 +69,9 @@ class Run:
     devices: int = 1
 
     def __post_init__(self):
-        for name in ("length", "n", "epochs", "units", "batch_size", "batches", "devices"):
-            require_int(name, getattr(self, name), minimum=1)
-        require_int("seed", self.seed, minimum=0)
+        for name in ("length", "n", "epochs", "units", "batch_size", "batches", "devices", "seed"):
+            require_int(name, getattr(self, name), minimum=0 if name == "seed" else 1)
+            object.__setattr__(self, name, int(getattr(self, name)))  # and not NumPy's, which JSON does not know
         for name in ("lam", "gamma", "scale", "network_rate", "readout_rate", "synthesiser_rate"):
             require(math.isfinite(getattr(self, name)), name, getattr(self, name), "a number")
             object.__setattr__(self, name, float(getattr(self, name)))  # 1 and 1.0 are one run
@@ -83,6 +83,8 @@ class Run:
         require(self.batch_size % self.devices == 0, "batch_size", self.batch_size, allowed)
         if self.task == "seqmnist":
             require(self.length in PIECES, "length", self.length, f"one of {PIECES}")
+        allowed = "plastic, unless the task is toy"
+        require(self.variant == "plastic" or self.task == "toy", "variant", self.variant, allowed)
         allowed = "linear, unless the task is seqmnist"
         require(self.synthesiser == "linear" or self.task == "seqmnist", "synthesiser", self.synthesiser, allowed)
 

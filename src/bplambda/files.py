@@ -2,9 +2,23 @@
 
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
+
+# What reading raises if a file of NumPy's or of JSON is not as it was written.
+DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,  # a compression, or
+    RuntimeError,  # an encryption, that there is none of
+)
 
 
 def to_disk(file: IO) -> None:

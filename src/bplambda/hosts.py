@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -14,6 +15,8 @@ from .executors import Failure, OnProgress
 from .runs import Checkpoint, Store
 from .training import trainer
 from .work import keep, training
+
+_all_at_work = threading.Event()
 
 
 def connect(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -37,9 +40,11 @@ def together(work: Callable[[], int]) -> int:
     if jax.process_index() > 0:
         _follow()
         return 0
-    code = work()
-    _broadcast(b"")
-    return code
+    try:
+        return work()
+    finally:
+        if not _all_at_work.is_set():  # else the others wait for a share of this process, and not for a word
+            _broadcast(b"")
 
 
 def leading(groups: list[list[Run]], store: Store, on_progress: OnProgress) -> list[Failure]:
@@ -49,8 +54,10 @@ def leading(groups: list[list[Run]], store: Store, on_progress: OnProgress) -> l
             if all(store.find(run) for run in group):
                 continue
             checkpoint, data = store.load_checkpoint(group), trainer(group[0]).data(group[0])
+            _all_at_work.set()
             _broadcast(_packed(group, checkpoint))
             keep(training(group, data, checkpoint), group, store, lambda progress, i=i: on_progress(i, progress))
+            _all_at_work.clear()
     return []
 
 

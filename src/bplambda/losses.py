@@ -21,9 +21,16 @@ def mean_squared_error(prediction: Float[Array, "..."], target: Float[Array, "..
 def softmax_cross_entropy(
     prediction: Float[Array, " classes"], target: Int[Array, ""] | Float[Array, " classes"]
 ) -> Float[Array, ""]:
-    """−Σᵢ yᵢ log softmax(ŷ)ᵢ in nats; `target` is the index of a class or a distribution over the classes."""
+    """−Σᵢ yᵢ log softmax(ŷ)ᵢ in nats; `target` is the index of a class or a distribution over the classes.
+
+    NaN for what is not the index of a class.
+    """
     if jnp.ndim(target) == 0:
-        return optax.softmax_cross_entropy_with_integer_labels(prediction, jnp.asarray(target, int))
+        target = jnp.asarray(target)
+        index = target.astype(int)
+        loss = optax.softmax_cross_entropy_with_integer_labels(prediction, index)
+        is_class = (index.astype(target.dtype) == target) & (index >= 0) & (index < len(prediction))
+        return jnp.where(is_class, loss, jnp.nan)
     _same_shape(prediction, target)
     return -jnp.sum(target * jax.nn.log_softmax(prediction))
 

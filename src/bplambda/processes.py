@@ -69,9 +69,12 @@ def _listen(process: subprocess.Popen, job: Any, hear: Callable[[dict], None], e
     assert process.stdout is not None
     listener = threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True)
     listener.start()
-    with contextlib.suppress(BrokenPipeError):  # it died before it could be told
+    try:
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
+    except BrokenPipeError:  # it died before it could be told
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
     for line in process.stdout:
         if line.startswith("{"):
             hear(json.loads(line))

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from . import losses
-from .cells import RNNCell
+from .cells import BY_NAME
 from .checks import require, require_int
 from .learner import Learner, LearnerState
 from .network import Network
@@ -29,7 +29,6 @@ except ImportError as error:
     raise ImportError("bplambda.river needs River, which is not installed: pip install bplambda[river]") from error
 
 _LARGEST = float(np.finfo(np.float32).max)
-_CELLS: dict[str, Any] = {"gru": eqx.nn.GRUCell, "lstm": eqx.nn.LSTMCell, "rnn": RNNCell}
 _RULES: dict[str, Callable] = {
     "bplambda": lambda s: BPLambda(s.lam, s.gamma, s.scale),
     "true-online": lambda s: TrueOnlineBPLambda(s.lam, s.gamma, s.scale, s.synthesiser_rate),
@@ -88,7 +87,7 @@ class _Recurrent(base.Estimator):
         require_int("units", units, minimum=1)
         require_int("n", n, minimum=1)
         require_int("seed", seed, minimum=0)
-        require(cell in _CELLS, "cell", cell, f"one of {', '.join(_CELLS)}")
+        require(cell in BY_NAME, "cell", cell, f"one of {', '.join(BY_NAME)}")
         require(rule in _RULES, "rule", rule, f"one of {', '.join(_RULES)}")
         for name, rate in (("network_rate", network_rate), ("synthesiser_rate", synthesiser_rate)):
             require(0 < rate < math.inf, name, rate, "finite and greater than 0")
@@ -105,7 +104,7 @@ class _Recurrent(base.Estimator):
         self._state: LearnerState | None = None
         _learner(self._settings, *self._sizes)  # If there is anything else wrong with the settings, this will tell.
 
-    def _learn(self, features: dict[tuple, float], target: np.ndarray, outputs: int) -> None:
+    def _learn(self, features: dict[tuple, float], target: np.ndarray | None, outputs: int) -> None:
         new = features.keys() - self._columns.keys()
         for column in sorted(new, key=lambda c: [(type(part).__name__, str(part)) for part in c]):
             self._columns[column] = len(self._columns)
@@ -113,6 +112,10 @@ class _Recurrent(base.Estimator):
         if self._state is None or sizes != self._sizes:
             self._state, self._sizes = self._grown(sizes), sizes
         self._state, _ = _learner(self._settings, *sizes).step(self._state, self._vector(features), target)
+
+    def _unlabelled(self, features: dict[tuple, float], outputs: int) -> None:
+        if all(map(math.isfinite, features.values())):
+            self._learn(features, None, outputs)
 
     def _grown(self, sizes: tuple[int, int]) -> LearnerState:
         """A fresh state of these sizes; all that the old one knows is in a corner of it."""
@@ -159,9 +162,12 @@ class RecurrentRegressor(_Recurrent, base.Regressor):
     _loss = staticmethod(losses.squared_error)
     _record = stats.Var
 
-    def learn_one(self, x: dict, y: float) -> None:
-        """Learns from a sample; the network's state moves on."""
-        features, y = _features(x), _number("y", y)
+    def learn_one(self, x: dict, y: float | None) -> None:
+        """Learns from a sample; the network's state moves on, and that alone where `y` is `None`."""
+        features = _features(x)
+        if y is None:
+            return self._unlabelled(features, outputs=1)
+        y = _number("y", y)
         if all(map(math.isfinite, (*features.values(), y))):
             mean, variance = self._seen.mean.get(), self._seen.get()
             if self._seen.mean.n >= EARLY and variance > 0:  # one wrong number must not spoil the scale of all others
@@ -192,8 +198,8 @@ def _cross_entropy(prediction: Float[Array, " outputs"], target: Int[Array, " 2"
 class RecurrentClassifier(_Recurrent, base.Classifier):
     """A recurrent network that learns to tell classes apart, sample by sample, for River.
 
-    Classes may be anything hashable, and new ones may appear at any time, as may new features: see
-    `RecurrentRegressor`, which is otherwise alike.
+    Classes may be anything hashable (but `None`, for one that is not known), and new ones may appear at any time, as
+    may new features: see `RecurrentRegressor`, which is otherwise alike.
 
     !!! example
 
@@ -211,8 +217,10 @@ class RecurrentClassifier(_Recurrent, base.Classifier):
         return True
 
     def learn_one(self, x: dict, y: Hashable) -> None:
-        """Learns from a sample; the network's state moves on."""
+        """Learns from a sample; the network's state moves on, and that alone where `y` is `None`."""
         features = _features(x)
+        if y is None:
+            return self._unlabelled(features, outputs=_room(len(self._seen)))
         if all(map(math.isfinite, features.values())) and y == y:
             label = self._seen.setdefault(y, len(self._seen))
             self._learn(features, np.array([label, len(self._seen)]), outputs=_room(len(self._seen)))
@@ -254,7 +262,7 @@ def _room(count: int) -> int:
 def _network(s: _Settings, columns: int, outputs: int, key: PRNGKeyArray) -> Network:
     first, second = jax.random.split(key)
     readout = eqx.nn.Linear(s.units, outputs, key=second)
-    return Network(_CELLS[s.cell](columns, s.units, key=first), readout, s.loss)
+    return Network(BY_NAME[s.cell](columns, s.units, key=first), readout, s.loss)
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .config import Run, digest
-from .files import to_disk, write_whole
+from .files import DAMAGE, to_disk, write_whole
 
 FORMAT = 1
 Arrays = dict[str, np.ndarray]
@@ -66,8 +65,9 @@ class Store:
         if not folder.is_dir():
             return None
         try:
-            return _read(folder)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            with _readable(folder):
+                return _read(folder)
+        except DAMAGE as error:
             aside = _free_name(folder.with_name(folder.name + ".damaged"))
             with _explained(self.folder):
                 folder.rename(aside)
@@ -81,7 +81,7 @@ class Store:
         found = []
         for folder in sorted(self.folder.iterdir()):
             if folder.is_dir() and not folder.name.startswith(".") and ".damaged" not in folder.name:
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+                with contextlib.suppress(*DAMAGE), _readable(folder):
                     found.append(_read(folder))
         return found
 
@@ -121,7 +121,8 @@ class Store:
     def save_checkpoint(self, group: list[Run], checkpoint: Checkpoint) -> None:
         """Replaces the checkpoint of a group, all at once."""
         path = self._partial(group) / "checkpoint.npz"
-        header = np.frombuffer(json.dumps({"format": FORMAT, **checkpoint.header}).encode(), np.uint8)
+        known = {"format": FORMAT, "runs": [run.name for run in group], **checkpoint.header}
+        header = np.frombuffer(json.dumps(known).encode(), np.uint8)
         with _explained(self.folder):
             write_whole(
                 path,
@@ -134,20 +135,28 @@ class Store:
         if not path.exists():
             return None
         try:
-            arrays = _load(path)
+            with _readable(path):
+                arrays = _load(path)
             header = json.loads(arrays.pop("header").tobytes())
             if header.pop("format") != FORMAT:
                 raise ValueError("written by another version")
+            header.pop("runs")
             return Checkpoint(arrays, header)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except DAMAGE as error:
             aside = _free_name(path.with_suffix(".damaged"))
             path.rename(aside)
             print(f"{path} is damaged ({error}): set aside as {aside.name}; its runs start again.")
             return None
 
-    def under_way(self, group: list[Run]) -> bool:
-        """Whether a group of just these runs has been begun and stopped."""
-        return (self._partial(group) / "checkpoint.npz").exists()
+    def begun(self, runs: list[Run]) -> list[list[Run]]:
+        """The groups, of these runs alone, that have been begun and stopped."""
+        by_name, found = {run.name: run for run in runs}, []
+        for path in sorted(self.folder.glob(".partial/*/checkpoint.npz")):
+            with contextlib.suppress(*DAMAGE), _readable(path):
+                names = json.loads(_load(path, ["header"])["header"].tobytes())["runs"]
+                if by_name.keys() >= set(names):
+                    found.append([by_name[name] for name in names])
+        return found
 
     def forget_checkpoint(self, group: list[Run]) -> None:
         """Removes what a finished group no longer needs."""
@@ -168,9 +177,10 @@ def _read(folder: Path) -> Finished:
     return Finished(run, _load(folder / "metrics.npz"), result)
 
 
-def _load(path: Path) -> Arrays:
+def _load(path: Path, names: list[str] | None = None) -> Arrays:
+    """What is in a file, or what is so called."""
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        return {name: file[name] for name in names or file.files}
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -186,6 +196,17 @@ def _free_name(path: Path) -> Path:
     while candidate.exists():
         candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
     return candidate
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What cannot be read today (too many open files, no permission) is not damaged."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):  # gone; or it says that there is something where nothing is
+            raise ValueError(error.strerror) from error
+        raise StoreError(f"Cannot read {path}: {error.strerror}. Put it right and give the command again.") from error
 
 
 @contextlib.contextmanager

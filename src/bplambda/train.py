@@ -59,8 +59,12 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
     todo = []
     for group in groups(runs):
         rest = [run for run in group if found[run] is None]
+        for begun in store.begun(group) if rest else []:
+            if any(run in rest for run in begun):
+                todo.append(begun)
+                rest = [run for run in rest if run not in begun]
         if rest:
-            todo.append(group if store.under_way(group) else rest)
+            todo.append(rest)
     costs = {id(group): seconds_of(group, there) for group in todo}
     todo.sort(key=lambda group: costs[id(group)], reverse=True)  # the longest first: no worker waits at the end
     total = sum(costs.values())
@@ -114,7 +118,9 @@ def train_seeds(runs: list[Run], folder: Path, executor: Executor, again: str) -
             raise RuntimeError(f"{run.name} was trained, but is not in {folder}")
         table.add_row(str(run.seed), *cells(found))
     console.print(table)
-    console.print(f"In {store.folder}: curves, figures and trained parameters of each seed.")
+    console.print(
+        f"In {store.folder}, for each seed: curves (metrics.npz), figures (result.json), parameters (checkpoint.npz)."
+    )
     return 0
 
 

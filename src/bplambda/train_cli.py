@@ -79,7 +79,7 @@ class _Training:
     network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 1e-3
     readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 1e-3
     synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 1e-3
-    units: Annotated[int, arg(help="Of the RNN.")] = 30
+    units: Annotated[int, arg(help="Of the network.")] = 30
     batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 10
     schedule: Annotated[Literal["constant", "cosine"], arg(help="Of all rates; cosine ends at zero.")] = "constant"
     store: StoreFolder = Path("runs")

@@ -250,7 +250,7 @@ class Unrolled(eqx.Module):
 
 def silent_steps(weights: Any) -> int:
     """The steps before the first loss: as many as are known while compiling, which weights as a NumPy array are."""
-    if not isinstance(weights, np.ndarray) or weights.size == 0:
+    if not isinstance(weights, np.ndarray) or weights.ndim == 0 or weights.size == 0:
         return 0
     has_loss = np.any(weights.reshape(len(weights), -1), axis=1, keepdims=True)[:-1]
     return int(np.argmax(np.append(has_loss, True)))

@@ -32,7 +32,7 @@ def of_network(network: Network) -> Example | None:
     size = getattr(network.cell, "input_size", None)
     if size is None:
         return None
-    x = jax.ShapeDtypeStruct((size,) if isinstance(size, int) else tuple(size), network.dtype)
+    x = jax.ShapeDtypeStruct((size,) if isinstance(size, int | np.integer) else tuple(size), network.dtype)
 
     def predict(x):
         return network.readout(network.output(network.cell(x, network.zero_state())))
@@ -58,7 +58,8 @@ def one_step(example: Example, x: Any, y: Any, batch: tuple[int, ...]) -> Data:
     """A step; without a target it has no weight."""
     if y is None:
         return Data(_fitted("x", x, example.x, batch), _zeros(example.y, batch), np.float32(0))
-    return Data(_fitted("x", x, example.x, batch), _fitted("y", y, example.y, batch), np.float32(1))
+    y, weight = _known(y, np.float32(1), example.y)
+    return Data(_fitted("x", x, example.x, batch), _fitted("y", y, example.y, batch), weight)
 
 
 def many_steps(example: Example, xs: Any, ys: Any, weights: Any, batch: tuple[int, ...]) -> Data:
@@ -69,12 +70,26 @@ def many_steps(example: Example, xs: Any, ys: Any, weights: Any, batch: tuple[in
     require(steps > 0, "xs", shape_of(xs), "of at least one step")
     lead = (steps, *batch)
     if ys is None:
+        require(weights is None, "weights", weights, "left out where there are no targets")
         return Data(_fitted("xs", xs, example.x, lead), _zeros(example.y, lead), np.zeros(steps, np.float32))
     weights = np.ones(steps, np.float32) if weights is None else weights
     weights = weights if isinstance(weights, jax.Array) else _numbers("weights", weights).astype(jnp.result_type(float))
     allowed = f"of shape [{steps}], a number for each step"
     require(weights.shape == (steps,), "weights", shape_of(weights), allowed)
+    ys, weights = _known(ys, weights, example.y)
     return Data(_fitted("xs", xs, example.x, lead), _fitted("ys", ys, example.y, lead), weights)
+
+
+def _known(ys: Any, weights: Any, like: PyTree) -> tuple[Any, Any]:
+    """Targets that are whole numbers, with 0 for one that is not a number, whose weight is then not one either."""
+    is_whole = isinstance(like, jax.ShapeDtypeStruct) and like.dtype.kind in "iu"
+    if not is_whole or isinstance(ys, jax.core.Tracer):
+        return ys, weights
+    ys = _numbers("y", ys)
+    if ys.dtype.kind != "f" or np.all(known := np.isfinite(ys)):
+        return ys, weights
+    all_known = known.all(axis=tuple(range(np.ndim(weights), ys.ndim)))
+    return np.where(known, ys, 0), np.where(all_known, weights, np.nan).astype(weights.dtype)
 
 
 def padded(data: Data) -> Data:
@@ -83,10 +98,20 @@ def padded(data: Data) -> Data:
     missing = (1 << (count - 1).bit_length()) - count
 
     def more(a):
-        numpy = jnp if isinstance(a, jax.Array) else np
+        numpy = jnp if isinstance(a, jax.core.Tracer) else np  # which compiles nothing
         return numpy.concatenate([a, numpy.zeros((missing, *a.shape[1:]), a.dtype)])
 
     return jax.tree.map(more, data) if missing else data
+
+
+def first(infos: PyTree, count: int) -> PyTree:
+    """Those that are not of the padding."""
+    leaves = jax.tree.leaves(infos)
+    if len(leaves[0]) == count:
+        return infos
+    if any(isinstance(a, jax.core.Tracer) for a in leaves):
+        return jax.tree.map(lambda a: a[:count], infos)
+    return jax.device_put(jax.tree.map(lambda a: np.asarray(a)[:count], infos))
 
 
 def _zeros(like: PyTree, lead: tuple[int, ...]) -> PyTree:

@@ -1,5 +1,6 @@
 """A learner as its user sees it: what may be asked of it, and what is refused."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class Learner:
         - `network`: with its initial parameters.
         - `rule`: `BPLambda` and `TrueOnlineBPLambda`, or, to compare, `TruncatedBPTT(n)` and `NStepSG(n)`.
         - `optimiser`, `synthesiser_optimiser`: of Optax; Adam with 1e-3 and 1e-4 if left out. `TrueOnlineBPLambda`
-          has a step size of its own, and makes no use of the second.
+          has a step size of its own, and makes no use of the second. (In float16, give Adam an `eps` of 1e-4: its
+          usual 1e-8 is 0 there, and no step would be finite.)
         - `update_every`: K, the steps between two updates; the same gradients as at every step if the parameters were
           held, much cheaper. `TruncatedBPTT(n)` and `NStepSG(n)` have windows of n, or of a multiple.
         - `batch_size`: the number of streams that are learned from together, the first axis of each x and y. One
@@ -104,9 +106,10 @@ class Learner:
         self._steps = Steps(network, synthesiser, both, size, batch_size, rolling, clip_trace)
         self._batch = () if batch_size is None else (batch_size,)
         self._example = _data.of_network(network) if example is None else _data.of_data(*example)
+        if example is not None and self._example is not None:
+            check_step(network, *self._example)
         self._step = jax.jit(self._steps.single)
         self._run = jax.jit(self._steps.many)
-        self._first = jax.jit(lambda infos, count: jax.tree.map(lambda a: a[:count], infos), static_argnums=1)
         self._predict = jax.jit(self._steps.predict)
         self._fresh = jax.jit(self._reset)
 
@@ -149,14 +152,19 @@ class Learner:
             state, info = self._step(self.rule, state, *jax.tree.map(lambda a: a[0], data), _ONE)
             return state, jax.tree.map(lambda a: a[None], info)
         state, infos = self._run(self.rule, state, *_data.padded(data), np.int32(count))
-        return state, self._first(infos, count)
+        return state, _data.first(infos, count)
 
     def predict(self, state: LearnerState, x: Any) -> PyTree[Array]:
-        """What `step` would predict, without learning."""
+        """What `step` would predict, without learning. (NaN for an input that is; `step` says that it is skipped.)"""
         return self._predict(state, _data.one_step(self._shown(x, None), x, None, self._batch).x)
 
     def reset(self, state: LearnerState) -> LearnerState:
-        """The start of a new sequence: state and trace fresh, parameters kept."""
+        """The start of a new sequence: state and trace fresh, parameters kept.
+
+        With `update_every`, or in a window of n, the steps since the last update are dropped: nothing is learned from
+        sequences that are shorter than that. A stream does not know its end beforehand: where a sequence's is known,
+        and the gradient of nothing is to be expected after it, there is `sequence_gradients`.
+        """
         return self._fresh(state)
 
     def modules(self, state: LearnerState) -> tuple[Network, Any]:
@@ -165,23 +173,34 @@ class Learner:
 
     def save(self, path: Path | str, state: LearnerState) -> None:
         """Writes all of `state` to one file, whole or not at all; makes its folder if it is not there."""
-        checkpoints.save(Path(path), state, self._configuration())
+        kind = str(jax.random.key_impl(state.key))
+        checkpoints.check(state, self._like(kind), "state", "a state of this learner")
+        checkpoints.save(Path(path), state, self._configuration(kind))
 
     def load(self, path: Path | str) -> LearnerState:
         """Reads a state that this learner, or one made like it, has saved."""
-        return checkpoints.load(Path(path), jax.eval_shape(self.init, jax.random.key(0)), self._configuration())
+        kind = checkpoints.configuration(Path(path)).get("key")
+        return checkpoints.load(Path(path), self._like(kind), self._configuration(kind))
 
-    def _configuration(self) -> dict[str, Any]:
+    def _like(self, kind_of_key: str | None) -> LearnerState:
+        """The shapes of a state."""
+        return jax.eval_shape(lambda: self.init(jax.random.key(0, impl=kind_of_key)))
+
+    def _configuration(self, kind_of_key: str | None) -> dict[str, Any]:
         """What a checkpoint must agree with."""
         numbers = {k: np.asarray(v).tolist() for k, v in vars(self.rule).items()}
+        network = self._steps.network
+        modules = {"cell": network.cell, "readout": network.readout, "synthesiser": self._steps.synthesiser}
         return {
             "rule": type(self.rule).__name__,
             **{f"rule.{name}": value for name, value in numbers.items()},
-            "cell": type(self._steps.network.cell).__name__,
-            "synthesiser": type(self._steps.synthesiser).__name__,
+            **{name: type(module).__name__ for name, module in modules.items()},
+            **{f"{name}{part}": value for name, module in modules.items() for part, value in _static(module)},
+            "loss": _called(network.loss),
             "update_every": self._steps.update_every,
             "batch_size": self._steps.batch_size,
             "rolling": self._steps.rolling,
+            "key": kind_of_key,
         }
 
     def _shown(self, x: Any, y: Any, time: int = 0) -> Example:
@@ -210,6 +229,23 @@ class Learner:
     def _reset(self, state: LearnerState) -> LearnerState:
         carry, now, recent = self._fresh_carry()
         return state._replace(carry=carry, now=now, recent=recent)
+
+
+def _static(part: Any) -> list[tuple[str, Any]]:
+    """What a module is told once and for all, such as an activation, by name or as a function; and its parts are."""
+    if isinstance(part, bool | int | float | str):
+        return [("", part)]
+    if isinstance(part, eqx.Module):
+        fields = [(f".{f.name}", getattr(part, f.name, None)) for f in dataclasses.fields(part)]
+    elif isinstance(part, tuple | list):
+        fields = [(f"[{i}]", value) for i, value in enumerate(part)]
+    else:
+        return [("", _called(part))] if callable(part) else []
+    return [(name + rest, value) for name, field in fields for rest, value in _static(field)]
+
+
+def _called(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _window_size(rule: Rule, update_every: int, rolling: bool) -> int:

@@ -24,7 +24,7 @@ class LearnerState(NamedTuple):
     - `carry`: at the last update: the network's state then, and the rule's memory (its trace).
     - `now`: the network's state now.
     - `recent`: the steps since the last update; `None` if there is an update at every one.
-    - `steps`, `updates`, `skipped`: counters.
+    - `steps`, `updates`, `skipped`: counters, up to 2³¹ − 1.
     """
 
     network: Any
@@ -43,7 +43,7 @@ class StepInfo(NamedTuple):
     """What happened in one step.
 
     - `prediction`: made before anything was learned from the target.
-    - `loss`: of the prediction; 0 without a target.
+    - `loss`: of the prediction; 0 without a target, or where the data have none; at most the largest float.
     - `td_error`: the norm of the synthesiser's error in an update: of the TD error δ, if there is one at every step.
     - `network_gradient`, `synthesiser_gradient`: their norms in an update.
     - `updated`: whether there was an update.

@@ -92,7 +92,11 @@ class Steps:
         loss = jnp.mean(jax.vmap(network.loss)(prediction, y))
         loss = jnp.where(weight == 0, jnp.zeros_like(loss), weight * loss)  # without a target it may be anything
         good = good & _finite((prediction, loss))
-        loss = jnp.where(good, loss, jnp.zeros_like(loss))
+        # If the data have no loss (and of those that are not finite, the weight is now 0), then 0 is said; if the
+        # network is what has gone wrong, then as much as can be.
+        undefined = jnp.isnan(loss) & _finite(prediction)
+        largest = jnp.where(undefined, jnp.zeros_like(loss), jnp.finfo(loss.dtype).max)
+        loss = jnp.where(jnp.isfinite(loss), loss, largest)
         return _Seen(x, y, weight, after, self._unbatched(prediction), loss, good)
 
     def _learn_at_once(self, rule: Rule, data, count, loop):
@@ -102,10 +106,9 @@ class Steps:
         new, report = (self._rolled if self.rolling else self._stepped)(rule, state, seen)
         good = seen.good & report.good
         old = state._replace(carry=_emptied(seen.good & report.overflow, state.carry))
-        state = _kept(good, new, old)._replace(steps=state.steps + 1, skipped=state.skipped + ~good)
+        state = _kept(good, new, old)._replace(steps=_count(state.steps), skipped=_count(state.skipped, ~good))
         norms = (jnp.where(good, norm, jnp.zeros_like(norm)) for norm in report.norms)
-        loss = jnp.where(good, seen.loss, jnp.zeros_like(seen.loss))
-        return i + 1, state, _put(infos, i, StepInfo(seen.shown, loss, *norms, updated=good, skipped=~good))
+        return i + 1, state, _put(infos, i, StepInfo(seen.shown, seen.loss, *norms, updated=good, skipped=~good))
 
     def _collect_and_learn(self, rule: Rule, data, count, loop):
         """Steps up to the end of the window, or of the data; with the end of the window comes the update.
@@ -124,7 +127,7 @@ class Steps:
             said = (infos.prediction, infos.loss, infos.skipped), (seen.shown, seen.loss, ~seen.good)
             prediction, loss, bad = _put(said[0], i, said[1])
             infos = infos._replace(prediction=prediction, loss=loss, skipped=bad)
-            return i + 1, now, recent, steps + 1, skipped + ~seen.good, infos
+            return i + 1, now, recent, _count(steps), _count(skipped, ~seen.good), infos
 
         def wanted(inner):
             return (inner[0] < count) & (inner[2].count < self.update_every)
@@ -137,7 +140,7 @@ class Steps:
             new, report = self._updated(rule, state, Window(recent.xs, recent.ys, recent.weights))
             # Where the update cannot be made, its steps are forgotten.
             carry = _emptied(report.overflow, state.carry)
-            undone = state._replace(carry=carry, now=carry.state, skipped=skipped + 1)
+            undone = state._replace(carry=carry, now=carry.state, skipped=_count(skipped))
             kept = _kept(report.good, new, undone)
             return kept._replace(recent=jax.tree.map(jnp.zeros_like, recent)), report
 
@@ -181,13 +184,15 @@ class Steps:
             steps, second = optimise_synthesiser.update(gradients.synthesiser, state.optimisers[1], state.synthesiser)
             synthesiser = optax.apply_updates(state.synthesiser, steps)
         new = state._replace(
-            network=network, synthesiser=synthesiser, optimisers=(first, second), updates=state.updates + 1
+            network=network, synthesiser=synthesiser, optimisers=(first, second), updates=_count(state.updates)
         )
-        good = _finite((network, synthesiser, new.optimisers, new.carry, gradients))
+        is_synthesiser_well = _finite((synthesiser, second, new.carry.memory, gradients.synthesiser))
+        good = is_synthesiser_well & _finite((network, first, new.carry.state, gradients.network))
         td_error = jnp.sqrt(jnp.mean(jnp.sum(errors**2, axis=-1)))
-        first, second = (jnp.asarray(optax.tree.norm(g), self.network.dtype) for g in gradients)
-        overflow = ~good & _finite(gradients.network)  # what is left is the synthesiser's part, and so its trace
-        return new, _Report((td_error, first, second), good, overflow)
+        norms = td_error, *(jnp.asarray(optax.tree.norm(g), self.network.dtype) for g in gradients)
+        # If neither the network's gradient nor the error is too large, it is the trace between them that is.
+        overflow = ~is_synthesiser_well & _finite((td_error, gradients.network))
+        return new, _Report(norms, good, overflow)
 
     def _rolled(self, rule: Rule, state: LearnerState, seen: "_Seen") -> tuple[LearnerState, "_Report"]:
         """The last n inputs, replayed under the weights as they are; the newest loss goes back through all of them."""
@@ -270,6 +275,11 @@ def _emptied(overflow: Bool[Array, ""], carry: Carry) -> Carry:
     return carry._replace(memory=jax.tree.map(lambda e: jnp.where(overflow, jnp.zeros_like(e), e), carry.memory))
 
 
+def _count(so_far: Int[Array, ""], more: Bool[Array, ""] | bool = True) -> Int[Array, ""]:
+    """One more, but never beyond what an integer can hold: a stream has no end."""
+    return jnp.where(more, optax.safe_increment(so_far), so_far)
+
+
 def _stacked(tree: PyTree) -> PyTree:
     """One step as a window."""
     return jax.tree.map(lambda a: a[None], tree)
@@ -292,7 +302,9 @@ def _clipped(memory: Any, largest: float) -> Any:
     """A trace, no example's longer than `largest`."""
     if isinstance(memory, Dutch):
         return memory._replace(trace=_clipped(memory.trace, largest))
-    squares = [jnp.sum(e**2, axis=tuple(range(1, e.ndim))) for e in jax.tree.leaves(memory)]
+    # In half precision a square would be too large before its number is.
+    wide = [e.astype(jnp.float32) if e.dtype.itemsize < 4 else e for e in jax.tree.leaves(memory)]
+    squares = [jnp.sum(e**2, axis=tuple(range(1, e.ndim))) for e in wide]
     norm = jnp.sqrt(sum(squares[1:], squares[0]))
     factor = jnp.minimum(1.0, largest / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
-    return jax.tree.map(lambda e: e * factor.reshape(-1, *(1,) * (e.ndim - 1)), memory)
+    return jax.tree.map(lambda e: e * factor.reshape(-1, *(1,) * (e.ndim - 1)).astype(e.dtype), memory)

@@ -14,6 +14,7 @@ from ..experiments.methods import TITLES
 from ..experiments.table1 import MEASURES
 from ..files import json_by_line
 from ..runs import Finished
+from ..train import COLUMNS, cells
 
 
 class Section(NamedTuple):
@@ -69,7 +70,8 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
     if table:
         (out / "table1.json").write_text(json_by_line(table))
     page = out / "index.html"
-    page.write_text(_render(sections, table, finished))
+    shown = {f.run.name for s in sections for f in available(s.experiment, finished) or []}
+    page.write_text(_render(sections, table, finished, [f for f in finished if f.run.name not in shown]))
     return page, sections
 
 
@@ -78,7 +80,7 @@ def _inline(svg: bytes) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
-def _render(sections: list[Section], table: list[dict], finished: list[Finished]) -> str:
+def _render(sections: list[Section], table: list[dict], finished: list[Finished], others: list[Finished]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bplambda", "report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -94,4 +96,11 @@ def _render(sections: list[Section], table: list[dict], finished: list[Finished]
     template = environment.get_template("page.html.jinja")
     rows = {MEASURES[task]: [r for r in table if r["task"] == task] for task in MEASURES}
     tables = {measure: mine for measure, mine in rows.items() if mine}
-    return template.render(sections=sections, tables=tables, titles=TITLES, summary=summary)
+    rest = {
+        task: (
+            ["run", "first error", *columns.values()],
+            [[f.run.name, *cells(f)] for f in others if f.run.task == task],
+        )
+        for task, columns in COLUMNS.items()
+    }
+    return template.render(sections=sections, tables=tables, rest=rest, titles=TITLES, summary=summary)

@@ -155,6 +155,11 @@ class LambdaRule(Rule):
         require_unit("gamma", self.gamma)
         require_finite("scale", self.scale)
 
+    def _check(self, network: Network, synthesiser: Any) -> None:
+        super()._check(network, synthesiser)
+        for name in ("lam", "gamma", "scale"):
+            require(getattr(self, name).ndim == 0, name, shape_of(getattr(self, name)), "one number; vmap over more")
+
     def _numbers(self, dtype) -> tuple[Array, Array, Array]:
         return self.lam.astype(dtype), self.gamma.astype(dtype), self.scale.astype(dtype)
 

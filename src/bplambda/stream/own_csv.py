@@ -15,7 +15,7 @@ from ..checks import require
 from ..learner import Learner
 from .session import Keeper, Memory, Session, Settings, begin, check, held, make_learners
 from .show import finish, means, shown, table, write
-from .sources import CsvStream, Row, Scale
+from .sources import FAR, CsvStream, Row, Scale
 
 SHOWN = 20  # bad lines, before they are only counted
 
@@ -33,6 +33,7 @@ def learn_csv(
             name, how = "standard input" if path == "-" else path, {"gaps": missing == "mean"}
             # Half a line that is learned today would make tomorrow's file, where it is whole, another one.
             how |= {"whole": s.checkpoint is not None}
+            features = features or keeper.kept("features")  # by name: whichever are numbers in today's first line
             stream = CsvStream(file, name, target, features, horizon, delimiter, **how)
             rows = good_rows(stream, on_error, say)
             first = next(rows, None)
@@ -45,7 +46,9 @@ def learn_csv(
                 say(f"Left out, as line {first.line} has no number there: {', '.join(unused)} (--features has a say).")
             learners = make_learners(len(used), s)
             # The others are there to be drawn; but what is in a checkpoint stays together.
-            some = keeper.learners or (list(learners) if s.plot else list(learners)[:1])
+            some = keeper.kept("learners") or (list(learners) if s.plot else list(learners)[:1])
+            if s.plot and len(some) == 1:
+                say(f"{s.checkpoint} was begun without --plot: {some[0]} is drawn alone.")
             learners = {name: learner for name, learner in learners.items() if name in some}
             names = [*learners, "persistence"]
             keeper.configuration |= {"features": used, "learners": list(learners)}
@@ -118,7 +121,8 @@ def teach(
     if y is not None and not np.isnan(memory.last):
         guesses = (predictions if horizon == 0 else memory.predictions) | {"persistence": memory.last}
         unit = scale.deviation[-1] or 1.0
-        meters = {name: m.add(float((guesses[name] - row.target) / unit) ** 2) for name, m in meters.items()}
+        off = {name: np.clip((guesses[name] - row.target) / unit, -FAR, FAR) for name in meters}
+        meters = {name: meter.add(float(off[name]) ** 2) for name, meter in meters.items()}
     last = memory.last if y is None else np.float64(row.target)
     memory = Memory(scale, np.int64(row.line), np.int64(checksum), memory.first, last, x, predictions)
     return Session(states, meters, memory), next(iter(predictions.values()))

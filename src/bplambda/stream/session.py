@@ -1,5 +1,6 @@
 """A session with a stream: its learners, how they have done so far, and the file that keeps it all."""
 
+import math
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import optax
 
 from .. import checkpoints, losses
-from ..cells import RNNCell
+from ..cells import BY_NAME
 from ..checks import require, require_int
 from ..learner import Learner, LearnerState
 from ..network import Network
@@ -26,7 +27,6 @@ from .sources import Scale
 WINDOW = 500  # errors, in a running mean
 POINTS = 512  # of a curve, at most
 SAVE_EVERY = 60.0  # seconds
-CELLS = {"gru": eqx.nn.GRUCell, "lstm": eqx.nn.LSTMCell, "rnn": RNNCell}
 
 
 class Settings(NamedTuple):
@@ -99,12 +99,13 @@ class Keeper:
     def __init__(self, path: Path | None, configuration: dict[str, Any]):
         self.path, self.configuration, self.saved = path, configuration, time.monotonic()
 
-    @property
-    def learners(self) -> list[str]:
-        """The names of those whose work is kept."""
+    def kept(self, what: str) -> list[str]:
+        """The names of the "learners" whose work is kept, or of the "features" that they have learned from."""
         if self.path is None or not self.path.exists():
             return []
-        return checkpoints.configuration(self.path).get("learners", [])
+        saved = checkpoints.configuration(self.path)
+        is_ours = all(saved.get(name) == value for name, value in self.configuration.items())
+        return saved.get(what, []) if is_ours else []
 
     def load(self, fresh: Session) -> Session | None:
         """The session that was kept, if there is one; of the structure of a fresh one."""
@@ -150,7 +151,7 @@ def make_learners(inputs: int, s: Settings) -> dict[str, Learner]:
     """BP(λ) first, and those to compare it with. All begin with the same network."""
     first, second = jax.random.split(jax.random.key(s.seed))
     network = Network(
-        CELLS[s.cell](inputs, s.units, key=first), eqx.nn.Linear(s.units, 1, key=second), losses.squared_error
+        BY_NAME[s.cell](inputs, s.units, key=first), eqx.nn.Linear(s.units, 1, key=second), losses.squared_error
     )
     rates = optax.adam(s.network_rate), optax.adam(s.synthesiser_rate)
     return {
@@ -165,7 +166,7 @@ def check(s: Settings) -> dict[str, Any]:
     require_int("units", s.units, minimum=1)
     require_int("seed", s.seed, minimum=0)
     for name in ("network_rate", "synthesiser_rate"):
-        require(getattr(s, name) > 0, name, getattr(s, name), "greater than 0")
+        require(0 < getattr(s, name) < math.inf, name, getattr(s, name), "finite and greater than 0")
     if s.plot is not None:
         require(s.plot.suffix in (".png", ".pdf", ".svg"), "plot", str(s.plot), "a .png, .pdf or .svg")
     for path in (s.plot, s.checkpoint):

@@ -52,7 +52,12 @@ def shown(total: int | None) -> Iterator[tuple[Callable[[str], None], Callable[[
 
 
 def means(session: Session, names: list[str]) -> str:
-    return ", ".join(f"{name} {float(session.meters[name].mean):.4f}" for name in names)
+    return ", ".join(f"{name} {_mean(session, name)}" for name in names)
+
+
+def _mean(session: Session, name: str) -> str:
+    mean = float(session.meters[name].mean)
+    return f"{mean:.4f}" if mean < 1e6 else f"{mean:.1e}"
 
 
 def table(title: str, session: Session, names: list[str]) -> Table:
@@ -60,7 +65,7 @@ def table(title: str, session: Session, names: list[str]) -> Table:
     found.add_column("")
     found.add_column(f"squared error, mean of about the last {WINDOW}", justify="right")
     for name in names:
-        found.add_row(name, f"{float(session.meters[name].mean):.4f}")
+        found.add_row(name, _mean(session, name))
     return found
 
 
@@ -70,7 +75,7 @@ def finish(
     """Draws the errors, and says what there is to say."""
     for name, state in session.states.items():
         if skipped := int(state.skipped):
-            say(f"{name}: {skipped:,} steps were not learned from, because a gradient was not finite.")
+            say(f"{name}: {skipped:,} steps were not learned from, because a loss or a gradient was not finite.")
     if s.plot is not None:
         draw(session, names, title, unit, s.plot)
         say(f"The errors are drawn in {s.plot}.")

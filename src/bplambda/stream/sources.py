@@ -127,6 +127,8 @@ class CsvStream:
         header = self._read()
         if not header.strip():
             raise ValueError(f"{name} is empty: its first line must name the columns.")
+        if "\0" in header or "\ufffd" in header:
+            raise ValueError(f"{name} is not a CSV in UTF-8: its first line is not text.")
         self.columns = [cell.strip() for cell in self._cells(header.removeprefix("\ufeff"))]
         there = f"the columns of {name} are {', '.join(self.columns)}"
         for column in (target, *features):

@@ -12,7 +12,6 @@ from ..network import Network
 from ._lstm import lstm
 
 PIXELS, CLASSES = 784, 10
-LENGTHS = (28, 56, 112, 784)  # rows of 28, 14, 7 and 1 pixels
 
 
 def batch(

@@ -8,6 +8,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..cache import use_compilation_cache
+from ..checks import require_int
 from .identities import IDENTITIES, measured_theorem
 from .theorem import draw
 
@@ -17,6 +18,7 @@ def verify(seed: int, out: Path) -> int:
 
     **Returns:** 0 if all hold, 1 if one fails: the exit code of the command.
     """
+    require_int("seed", seed, minimum=0)
     use_compilation_cache()
     console = Console()
     table = Table(title=f"The paper's identities, float64, seed {seed}", title_justify="left")

@@ -1,5 +1,6 @@
 """Each identity that the library rests on, as a function from a seed to an error that should vanish."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -186,14 +187,10 @@ def lemma_errors(run: reference.Trajectory, online: reference.Online, lam: float
     return [float(np.max(np.abs(np.array(lemma)))) for lemma in (one, two, three, four, five)]
 
 
-_measured: dict[int, Theorem] = {}
-
-
+@functools.cache
 def measured_theorem(seed: int) -> Theorem:
     """The theorem's measurement, made once for a seed."""
-    if seed not in _measured:
-        _measured[seed] = theorem(seed)
-    return _measured[seed]
+    return theorem(seed)
 
 
 @identity("accumulate BP(λ) → online λ-SG: |slope − 1| in α", "Theorem 3.1", bound=0.1)
