@@ -189,10 +189,10 @@ class Steps:
         is_synthesiser_well = _finite((synthesiser, second, new.carry.memory, gradients.synthesiser))
         good = is_synthesiser_well & _finite((network, first, new.carry.state, gradients.network))
         td_error = jnp.sqrt(jnp.mean(jnp.sum(errors**2, axis=-1)))
-        norms = td_error, *(jnp.asarray(optax.tree.norm(g), self.network.dtype) for g in gradients)
+        network_norm, synthesiser_norm = (jnp.asarray(optax.tree.norm(g), self.network.dtype) for g in gradients)
         # If neither the network's gradient nor the error is too large, it is the trace between them that is.
         overflow = ~is_synthesiser_well & _finite((td_error, gradients.network))
-        return new, _Report(norms, good, overflow)
+        return new, _Report((td_error, network_norm, synthesiser_norm), good, overflow)
 
     def _rolled(self, rule: Rule, state: LearnerState, seen: "_Seen") -> tuple[LearnerState, "_Report"]:
         """The last n inputs, replayed under the weights as they are; the newest loss goes back through all of them."""
