@@ -83,14 +83,8 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def test_devices_and_processes_train_alike(tmp_path, plain_jax):
-    """One device; four; and four of two processes, of which the first alone writes and prints."""
-    one, four, both = (tmp_path / name for name in ("one", "four", "both"))
-    store = Store(one)
-    store.prepare()
-    train_group([Run(length=3, epochs=5, batches=10, batch_size=8, units=4)], store, lambda progress: None)
-    found = run([BPLAMBDA, "train", "toy", *TOY, "--devices", "4", "--store", str(four)])
-    assert found.returncode == 0, found.stderr
+def two_processes(*folders):
+    """A run of two processes, each with its store. **Returns:** their exit codes, and what they said."""
     together = ["--distributed", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--devices", "4"]
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     processes = [
@@ -101,10 +95,30 @@ def test_devices_and_processes_train_alike(tmp_path, plain_jax):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for k, folder in enumerate((both, tmp_path / "nothing"))
+        for k, folder in enumerate(folders)
     ]
     said = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    return [process.returncode for process in processes], said
+
+
+def test_if_the_first_process_cannot_begin_the_others_end_in_peace(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    codes, said = two_processes(tmp_path / "file", tmp_path / "nothing")
+    assert codes == [1, 0]
+    assert "there is a file of that name" in said[0][1]
+    assert "Traceback" not in said[1][1]
+
+
+def test_devices_and_processes_train_alike(tmp_path, plain_jax):
+    """One device; four; and four of two processes, of which the first alone writes and prints."""
+    one, four, both = (tmp_path / name for name in ("one", "four", "both"))
+    store = Store(one)
+    store.prepare()
+    train_group([Run(length=3, epochs=5, batches=10, batch_size=8, units=4)], store, lambda progress: None)
+    found = run([BPLAMBDA, "train", "toy", *TOY, "--devices", "4", "--store", str(four)])
+    assert found.returncode == 0, found.stderr
+    codes, said = two_processes(both, tmp_path / "nothing")
+    assert codes == [0, 0], said
     assert "final error" in said[0][0]
     assert "final error" not in said[1][0]
     assert not (tmp_path / "nothing").exists()
