@@ -51,3 +51,11 @@ def plain_jax():
         yield
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def optimised():
+    """Programs as users have them, in all their optimisations: where bits are compared."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)

@@ -74,8 +74,9 @@ def learner(request):
     return made(request.param)
 
 
-def test_step_and_run_agree_bit_for_bit(learner):
-    xs, ys = stream()
+@pytest.mark.parametrize("name", MAKERS)
+def test_step_and_run_agree_bit_for_bit(name, optimised):
+    learner, (xs, ys) = MAKERS[name](), stream()
     weights = np.ones(STEPS, np.float32)
     weights[[3, 4, 11]] = 0
     state = begin = learner.init(KEY)
@@ -303,7 +304,7 @@ def test_counters_do_not_turn_negative():
     assert [int(state.steps), int(state.updates), int(state.skipped)] == 3 * [2**31 - 1]
 
 
-def test_lengths_share_programs():
+def test_lengths_share_programs(optimised):
     """A chunk may be of any length without a wait for the compiler, and its numbers are those of single steps."""
     xs, ys = stream(13)
     for update_every in (1, 3):
