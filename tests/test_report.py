@@ -195,6 +195,17 @@ def test_its_version(tmp_path):
     assert re.fullmatch(r"bplambda \d+\.\d+\.\d+\n", command("--version", cwd=tmp_path).stdout)
 
 
+def test_whoever_reads_may_stop_reading(tmp_path):
+    (tmp_path / "runs").mkdir()
+    command = [BPLAMBDA, "report", "--store", "runs"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
 def test_mistakes_on_the_command_line(tmp_path):
     (tmp_path / "a file").touch()
     for arguments, words in (

@@ -194,7 +194,7 @@ def main() -> None:
     """Train recurrent networks without backpropagation through time."""
     from . import __version__
     from .data import DataError
-    from .processes import end_as_if_by_ctrl_c
+    from .processes import end_as_if_by_ctrl_c, nobody_listens
     from .runs import StoreError
 
     end_as_if_by_ctrl_c()
@@ -202,8 +202,13 @@ def main() -> None:
         if sys.argv[1:] == ["--version"]:
             print(f"bplambda {__version__}")
             sys.exit()
-        sys.exit(parse(sys.argv[1:]).run())
+        code = parse(sys.argv[1:]).run()
+        sys.stdout.flush()  # here, if nobody listens any more
+        sys.exit(code)
     except (ValueError, StoreError, DataError) as error:
         sys.exit(f"bplambda: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        nobody_listens()
+        sys.exit(1)

@@ -1,6 +1,5 @@
 """`bplambda stream csv`: a person's own numbers, line by line."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from ..checks import require
 from ..learner import Learner
+from ..processes import nobody_listens
 from .session import Keeper, Memory, Session, Settings, begin, check, held, make_learners
 from .show import finish, means, shown, table, write
 from .sources import FAR, CsvStream, Row, Scale
@@ -74,8 +74,8 @@ def learn_csv(
                     tell(row.line, f"line {row.line:,}: {means(session, names)}")
         except KeyboardInterrupt:
             stopped = True
-        except BrokenPipeError:  # whoever reads the predictions has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:
+            nobody_listens()
             return 0
         finally:
             keeper.save(session)
