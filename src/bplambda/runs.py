@@ -140,7 +140,7 @@ class Store:
             header = json.loads(arrays.pop("header").tobytes())
             if header.pop("format") != FORMAT:
                 raise ValueError("written by another version")
-            header.pop("runs")
+            header.pop("runs", None)
             return Checkpoint(arrays, header)
         except DAMAGE as error:
             aside = _free_name(path.with_suffix(".damaged"))
