@@ -36,6 +36,26 @@ def forget_programs():
 
 
 @pytest.fixture
+def compilations():
+    """How many programs are compiled while `work()` is done."""
+    seen = []
+
+    def counted(work):
+        before = len(seen)
+        work()
+        return len(seen) - before
+
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *args, **kwargs: seen.append(event) if "backend_compile" in event else None
+    )
+    try:
+        assert counted(lambda: jax.jit(lambda x: x * 3 + 17)(1.0)), "or nothing would ever be seen"
+        yield counted
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+@pytest.fixture
 def getkey():
     """Fresh PRNG keys, the same in every run."""
     keys = iter(jax.random.split(jax.random.key(5678), 64))

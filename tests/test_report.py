@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from bplambda.cli import Report, Target, parse
 from bplambda.config import Run, run_of
 from bplambda.experiments import EXPERIMENTS
 from bplambda.experiments._base import Preset, mean_sem
@@ -21,6 +24,8 @@ from bplambda.experiments.methods import METHODS
 from bplambda.experiments.table1 import PAPER, rows, solved_length
 from bplambda.report import available, build
 from bplambda.runs import Finished
+from bplambda.stream.cli import StreamCsv
+from bplambda.train_cli import TrainToy
 from bplambda.training import trainer
 from bplambda.training.copyrepeat import solved_length as copyrepeat_length
 
@@ -29,7 +34,7 @@ BPLAMBDA = Path(sys.executable).with_name("bplambda")
 
 def made_up(run) -> Finished:
     """A finished run as the store would give it, its numbers drawn at random from the run's name."""
-    rng = np.random.default_rng(abs(hash(run.name)) % 2**32)
+    rng = np.random.default_rng(zlib.crc32(run.name.encode()))
     error = np.linspace(1, rng.uniform(0, 0.05), run.epochs)
     metrics = {
         "toy": {"error": error, "alignment": rng.uniform(size=(run.epochs, run.length - 1))},
@@ -120,6 +125,32 @@ def test_an_experiment_whose_runs_are_not_all_there_is_left_out(tmp_path):
     assert available(EXPERIMENTS["fig2"], without) is None
     _, sections = build(without, tmp_path)
     assert "fig2" not in [s.experiment.name for s in sections]
+
+
+def test_no_seed_is_left_out_however_many_there_are():
+    fig2 = EXPERIMENTS["fig2"]
+    there = [made_up(run) for run in fig2.runs("paper", 25)]
+    assert len(available(fig2, there) or []) == len(there) == 75
+
+
+def test_the_command_line_knows_all_experiments():
+    assert get_args(Target) == (*EXPERIMENTS, "all")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [("train toy --length 7", TrainToy), ("stream csv - --target y", StreamCsv), ("report --out there", Report)],
+)
+def test_commands_and_their_kinds(words, kind):
+    assert type(parse(words.split())) is kind
+
+
+@pytest.mark.parametrize("words", ["", "train", "train -- toy", "trian toy", "stream csv", "train toy --lenght 7"])
+def test_words_that_make_no_command(words, capsys):
+    with pytest.raises(SystemExit) as error:
+        parse(words.split())
+    assert error.value.code == 2
+    assert "--help" in capsys.readouterr().err
 
 
 def test_tasks_may_have_different_numbers_of_seeds():

@@ -207,6 +207,25 @@ def test_no_damage_is_too_small_or_too_odd(whole, tmp_path, capsys):
     assert "damaged" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("change", [{"format": 2}, {"a_setting_of_tomorrow": 3}])
+def test_what_another_version_has_written_is_left_to_it(whole, tmp_path, capsys, change):
+    store = copied(whole, tmp_path)
+    path = store.folder / GROUP[0].name / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(StoreError, match="another version of bplambda"):
+        store.find(GROUP[0])
+    assert path.exists(), "it is not set aside"
+    assert len(store.finished()) == len(GROUP) - 1
+    assert f"Left out: {path.parent} was written by another version" in capsys.readouterr().out
+
+
+def test_other_folders_are_not_runs(whole, tmp_path, capsys):
+    store = copied(whole, tmp_path)
+    (store.folder / "notes").mkdir()
+    assert len(store.finished()) == len(GROUP)
+    assert capsys.readouterr().out == ""
+
+
 def test_what_cannot_be_read_today_is_not_damaged(whole, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EMFILE, "Too many open files")

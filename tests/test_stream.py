@@ -194,23 +194,20 @@ def test_no_prediction_knows_its_target(horizon, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("horizon", [0, 1])
-def test_nothing_is_compiled_after_the_first_lines(horizon):
+def test_nothing_is_compiled_after_the_first_lines(horizon, compilations):
     settings = Settings(3, "gru", 1.0, 0.9, 1e-3, 1e-3, 0, 2, None, None, "")
     learners = make_learners(2, settings)
     session = begin(learners, "persistence", settings, nothing_yet(2, learners))
-    compiled = []
-    try:
-        for t in range(12):
-            if t == 2:
-                jax.monitoring.register_event_duration_secs_listener(
-                    lambda event, *args, **kwargs: compiled.append(event) if "backend_compile" in event else None
-                )
+
+    def go_on(times):
+        nonlocal session
+        for t in times:
             row = Row(t + 2, np.random.default_rng(t).normal(size=2), math.nan if t % 3 == 2 else float(t))
             session, prediction = teach(learners, session, row, 0, horizon)
             assert np.isfinite(prediction)
-    finally:
-        jax.monitoring.clear_event_listeners()
-    assert not compiled
+
+    assert compilations(lambda: go_on(range(2)))
+    assert compilations(lambda: go_on(range(2, 12))) == 0
 
 
 BAD = {
@@ -446,11 +443,11 @@ def test_a_pipe_that_stays_open_gets_each_prediction_at_once_and_ctrl_c_saves(tm
     assert predictions(capsys) == expected[8:], "a file that begins as the pipe did goes on after it"
 
 
-def piped(lines: list[str], cwd: Path, ending: str = "\n", **more) -> tuple[list[str], str]:
+def piped(lines: list[str], cwd: Path) -> tuple[list[str], str]:
     """The predictions for a pipe of some lines, and what was said."""
     words = "StreamCsv(file='-', target='y', units=3, gamma=0.9, checkpoint=Path('c.npz'))"
     with started(words, cwd) as process:
-        out, err = process.communicate("\n".join(lines) + ending)
+        out, err = process.communicate("\n".join(lines) + "\n")
         assert process.returncode == 0, err
     return out.splitlines()[1:], err
 

@@ -110,7 +110,7 @@ def test_alignment_against_cosines_by_hand():
     wanted = (np.sum(true * synthetic, axis=-1) / norms).mean(axis=1)
     np.testing.assert_allclose(found, wanted, atol=1e-10)
     silent = align(p.network, bp.LinearSynthesiser(3), p.xs, p.ys, weights)
-    np.testing.assert_array_equal(silent, 0), "a synthesiser that says nothing is not aligned"
+    np.testing.assert_array_equal(silent, 0, "a synthesiser that says nothing is not aligned")
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,7 @@ BY_NAME: dict[str, Any] = {"gru": eqx.nn.GRUCell, "lstm": eqx.nn.LSTMCell, "rnn"
 
 
 class Told(eqx.Module):
-    """A cell that is told something beside its input, of no use to itself: it passes it on in its state, where its
-    synthesiser sees it.
+    """Wraps a cell and carries a hint in its state: the cell ignores it, the synthesiser sees it.
 
     The input is `(x, hint)` and the state `(state, hint)`; a hint is an array of floats. An example is the label of a
     sequence, which is known in training from the first step on (`ConditionalSynthesiser`).
@@ -119,18 +118,20 @@ def _by_value(function: Callable, slope: Callable) -> Callable:
     return activation
 
 
-def _wide(z: Array) -> Array:
-    """In float32 at least: in half precision, a small difference between two numbers near 1 is none."""
-    return z.astype(jnp.float32) if z.dtype.itemsize < 4 else z
+def wide(dtype: Any) -> Any:
+    """`dtype`, or float32 for a half-precision one, in which a small difference between numbers near 1 is none, a
+    square overflows early, and what comes late in a long sum is rounded away."""
+    return jnp.float32 if dtype.itemsize < 4 else dtype
 
 
 _tanh = _by_value(jnp.tanh, lambda y: 1 - y * y)
 # By way of a tanh: cheaper than an exponential.
-_sigmoid = _by_value(lambda z: ((jnp.tanh(_wide(z) / 2) + 1) / 2).astype(z.dtype), lambda y: y * (1 - y))
+_sigmoid = _by_value(lambda z: ((jnp.tanh(z.astype(wide(z.dtype)) / 2) + 1) / 2).astype(z.dtype), lambda y: y * (1 - y))
 
 
 def _affine(cell, x, count):
-    """W x + b; for many x as one product, whose matrix is made first, and so are their gradients."""
+    """W x + b. For many x the bias joins W as one more column: one product, and one for their gradients. The wider W is
+    a copy, which for few x would cost more than it saves."""
     if cell.bias is None:
         return cell.weight_ih @ x
     if count < 4 * len(x):
@@ -149,8 +150,8 @@ def _of_gates(numbers: tuple[float, ...], like: Array) -> Array:
 
 def _lstm_gates(i, p, c):
     """The next state, and the six local derivatives that lead back from it, of which AD alone would make eleven."""
-    dtype, c = c.dtype, _wide(c)
-    z = _wide(i + p)
+    dtype, c = c.dtype, c.astype(wide(c.dtype))
+    z = (i + p).astype(c.dtype)
     t = jnp.tanh(_of_gates(_SQUEEZED, z) * z)
     i, f, g, o = jnp.split(_of_gates(_SQUEEZED, t) * t + _of_gates(_MOVED, t), 4)
     new = f * c + i * g

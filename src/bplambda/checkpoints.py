@@ -1,7 +1,6 @@
 """A pytree of arrays in one file: whole or not at all, checked when it is read, and nothing is ever unpickled."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .files import DAMAGE, write_whole
+from .files import DAMAGE, pack, unpack, write_whole
 
 FORMAT = 1
 
@@ -28,9 +27,7 @@ def save(path: Path, tree: Any, configuration: dict[str, Any]) -> None:
         "leaves": _described(tree),
         "sha256": _digest(arrays),
     }
-    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    named = {str(i): a for i, a in enumerate(arrays)}
-    write_whole(path, lambda file: np.savez(file, header=encoded, **named))  # pyrefly: ignore[bad-argument-type]
+    write_whole(path, lambda file: pack(file, header, {str(i): a for i, a in enumerate(arrays)}))
 
 
 def configuration(path: Path) -> dict[str, Any]:
@@ -73,10 +70,11 @@ def _difference(one: list[str], other: list[str], where: str) -> str:
 def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The header and the arrays, if they can be read at all."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            header = json.loads(file["header"].tobytes())
+        with path.open("rb") as file:
+            header, _ = unpack(file, names=())
             known = header["format"] == FORMAT
-            arrays = [file[str(i)] for i in range(len(file.files) - 1)] if known else []
+            arrays = unpack(file)[1] if known else {}
+            found = [arrays[str(i)] for i in range(len(arrays))]
     except FileNotFoundError:
         raise CheckpointError(f"There is no checkpoint at {path}.") from None
     except OSError as error:
@@ -88,7 +86,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
             f"{path} is of format {header['format']}, but this version of bplambda reads format {FORMAT}: "
             "use the version that wrote it, or a newer one."
         )
-    return header, arrays
+    return header, found
 
 
 def to_arrays(tree: Any) -> list[np.ndarray]:

@@ -25,11 +25,6 @@ def real(value: Any) -> Array:
     return jnp.asarray(value, float)
 
 
-def whole(value: Any) -> Array:
-    """A count as an array leaf."""
-    return jnp.asarray(value)
-
-
 def require_count(name: str, value: Array) -> None:
     """A whole number of at least 1; its value is not known while it is being traced."""
     allowed = "a whole number of at least 1"
@@ -51,10 +46,10 @@ def require_finite(name: str, value: Array) -> None:
     require_real(name, value, "finite", np.isfinite)
 
 
-def shape_of(tree: Any, fallback: str = "nothing") -> str:
+def shape_of(tree: Any) -> str:
     """The shapes and dtypes of a pytree, for messages."""
     found = [f"{jnp.result_type(x)}{list(jnp.shape(x))}" for x in jax.tree.leaves(tree)]
-    return ", ".join(found) or fallback
+    return ", ".join(found) or "nothing"
 
 
 def evaluate(name: str, what: str, function: Callable, *examples: Any) -> Any:

@@ -2,14 +2,13 @@
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, arg, subcommand
 
 from .bench.cli import Bench
 from .options import DataFolder, StoreFolder, again, made, use_data_folder
@@ -35,26 +34,6 @@ class Verify:
         from .verify.command import verify
 
         return verify(self.seed, made(self.out))
-
-
-@dataclass
-class Train:
-    """Train a network on a task; `bplambda train toy --help` shows the settings.
-
-    Example: bplambda train toy --rule bplambda --lam 1.0 --length 20
-    """
-
-    task: Positional[Literal["toy", "seqmnist", "copyrepeat"]]
-
-
-@dataclass
-class Stream:
-    """Learn from a stream, one step at a time; `bplambda stream csv --help` shows the settings.
-
-    Example: bplambda stream csv measurements.csv --target temperature --checkpoint stream.npz
-    """
-
-    source: Positional[Literal["echo", "mackey-glass", "csv"]]
 
 
 @dataclass
@@ -171,23 +150,40 @@ class Report:
         return 0
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {
-    "train": Train,
+def _one_of(commands: dict[str, Any], **descriptions: str) -> Any:
+    """The type of a choice among commands; those without a docstring are described here."""
+    named = (
+        Annotated[command, subcommand(name, prefix_name=False, description=descriptions.get(name))]
+        for name, command in commands.items()
+    )
+    return Union[*named]  # pyrefly: ignore[not-a-type]
+
+
+_TRAIN = """Train a network on a task; `bplambda train toy --help` shows the settings.
+
+Example: bplambda train toy --rule bplambda --lam 1.0 --length 20
+"""
+
+_STREAM = """Learn from a stream, one step at a time; `bplambda stream csv --help` shows the settings.
+
+Example: bplambda stream csv measurements.csv --target temperature --checkpoint stream.npz
+"""
+
+COMMANDS = {
+    "train": _one_of(TASKS),
     "reproduce": Reproduce,
     "report": Report,
     "verify": Verify,
     "data": Data,
-    "stream": Stream,
+    "stream": _one_of(STREAMS),
     "bench": Bench,
 }
 
 
 def parse(args: list[str]) -> Any:
-    """The command that the arguments name. Each task and each stream has settings of its own."""
-    several = {"train": TASKS, "stream": STREAMS}.get(args[0], {}) if len(args) > 1 else {}
-    if several and args[1] in several:
-        return tyro.cli(several[args[1]], prog=f"bplambda {args[0]} {args[1]}", args=args[2:])
-    return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="bplambda", description=main.__doc__, args=args)
+    """The command that the arguments name."""
+    commands = _one_of(COMMANDS, train=_TRAIN, stream=_STREAM)
+    return tyro.cli(commands, prog="bplambda", description=main.__doc__, args=args)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ _OF_A_TASK: dict[str, tuple[TaskName, ...]] = {
     "data": ("seqmnist",),
 }
 
-# Settings that the paper's runs leave as they are, and their names with them.
+# Added later: at these values they stay out of a run's name, so that older runs keep theirs.
 _LATER: dict[str, Any] = {"synthesiser": "linear", "schedule": "constant", "devices": 1}
 
 PIECES = (28, 56, 112, 784)  # of a digit: rows of 28, 14, 7 and 1 pixels
@@ -156,20 +156,3 @@ def run_of(task: TaskName, **settings: Any) -> Run:
 def digest(value: Any) -> str:
     """A short, stable hash of anything JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-# What one compiled program shares; all else may vary under its vmap.
-SHARED = (
-    "task",
-    "variant",
-    "rule",
-    "length",
-    "epochs",
-    "units",
-    "batch_size",
-    "batches",
-    "data",
-    "synthesiser",
-    "schedule",
-    "devices",
-)

@@ -1,12 +1,16 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and nothing in them that would have to be unpickled."""
 
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
 
 # What reading raises if a file of NumPy's or of JSON is not as it was written.
 DAMAGE = (
@@ -16,8 +20,8 @@ DAMAGE = (
     EOFError,
     zipfile.BadZipFile,
     zlib.error,
-    NotImplementedError,  # a compression, or
-    RuntimeError,  # an encryption, that there is none of
+    NotImplementedError,  # zipfile: an unknown compression
+    RuntimeError,  # zipfile: encrypted
 )
 
 
@@ -37,6 +41,20 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def pack(file: IO[bytes], header: Any, arrays: Arrays) -> None:
+    """Writes arrays, and beside them a header of anything JSON can hold."""
+    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(file, header=encoded, **arrays)  # pyrefly: ignore[bad-argument-type]
+
+
+def unpack(file: IO[bytes], names: Iterable[str] | None = None) -> tuple[Any, Arrays]:
+    """The header and the arrays that `pack` wrote; of these, all or those of the given names."""
+    with np.load(file, allow_pickle=False) as found:
+        header = json.loads(found["header"].tobytes())
+        wanted = [name for name in found.files if name != "header"] if names is None else names
+        return header, {name: found[name] for name in wanted}
 
 
 def json_by_line(value: Any) -> str:

@@ -1,7 +1,6 @@
 """One run on several hosts: all processes train, the first decides what, and alone writes and prints."""
 
 import io
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from jax.experimental.multihost_utils import broadcast_one_to_all
 
 from .config import Run
 from .executors import Failure, OnProgress
+from .files import pack, unpack
 from .runs import Checkpoint, Store
 from .training import trainer
 from .work import keep, training
@@ -79,14 +79,12 @@ def _broadcast(message: bytes) -> bytes:
 
 def _packed(group: list[Run], checkpoint: Checkpoint | None) -> bytes:
     arrays, header = checkpoint or Checkpoint({}, {})
-    job = json.dumps({"runs": [asdict(run) for run in group], "header": header}).encode()
     file = io.BytesIO()
-    np.savez(file, job=np.frombuffer(job, np.uint8), **arrays)  # pyrefly: ignore[bad-argument-type]
+    pack(file, {"runs": [asdict(run) for run in group], "checkpoint": header}, arrays)
     return file.getvalue()
 
 
 def _unpacked(message: bytes) -> tuple[list[Run], Checkpoint | None]:
-    with np.load(io.BytesIO(message), allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    job = json.loads(arrays.pop("job").tobytes())
-    return [Run(**run) for run in job["runs"]], Checkpoint(arrays, job["header"]) if job["header"] else None
+    job, arrays = unpack(io.BytesIO(message))
+    header = job["checkpoint"]
+    return [Run(**run) for run in job["runs"]], Checkpoint(arrays, header) if header else None

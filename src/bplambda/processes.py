@@ -17,7 +17,8 @@ _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1
 
 
 def end_as_if_by_ctrl_c() -> None:
-    """Whoever asks this process to end gets what Ctrl-C gets: all that was done is kept. Who is ignored stays so."""
+    """Whoever asks this process to end gets what Ctrl-C gets: all that was done is kept. A signal that is ignored stays
+    ignored."""
     for each in ASKS_TO_END:
         if signal.getsignal(each) is signal.SIG_DFL:
             signal.signal(each, signal.default_int_handler)

@@ -20,14 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .config import Run, digest
-from .files import DAMAGE, to_disk, write_whole
+from .files import DAMAGE, Arrays, pack, to_disk, unpack, write_whole
 
 FORMAT = 1
-Arrays = dict[str, np.ndarray]
 
 
 class StoreError(Exception):
     """The store cannot be used as it is; the message says what to do."""
+
+
+class OtherVersion(StoreError):
+    """Not damaged, and left to the version that wrote it."""
+
+    def __init__(self, path: Path, why: str):
+        advice = "use that version, or name another folder with --store"
+        super().__init__(f"{path} was written by another version of bplambda ({why}): {advice}.")
 
 
 class Finished(NamedTuple):
@@ -80,9 +87,15 @@ class Store:
             raise StoreError(f"There is no run store at {self.folder}: train something first, or name another --store.")
         found = []
         for folder in sorted(self.folder.iterdir()):
-            if folder.is_dir() and not folder.name.startswith(".") and ".damaged" not in folder.name:
-                with contextlib.suppress(*DAMAGE), _readable(folder):
+            if folder.name.startswith(".") or ".damaged" in folder.name or not (folder / "config.json").exists():
+                continue
+            try:
+                with _readable(folder):
                     found.append(_read(folder))
+            except OtherVersion as error:
+                print(f"Left out: {error}")
+            except DAMAGE as error:
+                print(f"Left out: {folder} is damaged ({error}). The command that trained it will do so again.")
         return found
 
     def write(self, group: list[Run], run: Run, metrics: Arrays, result: dict[str, Any], parameters: Arrays) -> None:
@@ -122,12 +135,8 @@ class Store:
         """Replaces the checkpoint of a group, all at once."""
         path = self._partial(group) / "checkpoint.npz"
         known = {"format": FORMAT, "runs": [run.name for run in group], **checkpoint.header}
-        header = np.frombuffer(json.dumps(known).encode(), np.uint8)
         with _explained(self.folder):
-            write_whole(
-                path,
-                lambda file: np.savez(file, header=header, **checkpoint.arrays),  # pyrefly: ignore[bad-argument-type]
-            )
+            write_whole(path, lambda file: pack(file, known, checkpoint.arrays))
 
     def load_checkpoint(self, group: list[Run]) -> Checkpoint | None:
         """The checkpoint of a group, or `None`. A damaged one is set aside: the group starts again."""
@@ -135,11 +144,9 @@ class Store:
         if not path.exists():
             return None
         try:
-            with _readable(path):
-                arrays = _load(path)
-            header = json.loads(arrays.pop("header").tobytes())
-            if header.pop("format") != FORMAT:
-                raise ValueError("written by another version")
+            with _readable(path), path.open("rb") as file:
+                header, arrays = unpack(file)
+            _check_format(path, header.pop("format"))
             header.pop("runs", None)
             return Checkpoint(arrays, header)
         except DAMAGE as error:
@@ -152,8 +159,8 @@ class Store:
         """The groups, of these runs alone, that have been begun and stopped."""
         by_name, found = {run.name: run for run in runs}, []
         for path in sorted(self.folder.glob(".partial/*/checkpoint.npz")):
-            with contextlib.suppress(*DAMAGE), _readable(path):
-                names = json.loads(_load(path, ["header"])["header"].tobytes())["runs"]
+            with contextlib.suppress(*DAMAGE), _readable(path), path.open("rb") as file:
+                names = unpack(file, names=())[0]["runs"]
                 if by_name.keys() >= set(names):
                     found.append([by_name[name] for name in names])
         return found
@@ -166,21 +173,22 @@ class Store:
         return self.folder / ".partial" / digest([run.name for run in group])
 
 
+def _check_format(path: Path, found: Any) -> None:
+    if found != FORMAT:
+        raise OtherVersion(path, f"format {found}; this is {FORMAT}")
+
+
 def _read(folder: Path) -> Finished:
     config = json.loads((folder / "config.json").read_text())
-    if config.pop("format") != FORMAT:
-        raise ValueError("written by another version")
+    _check_format(folder, config.pop("format"))
+    if unknown := config.keys() - {field.name for field in dataclasses.fields(Run)}:
+        raise OtherVersion(folder, f"with settings unknown to this one: {', '.join(sorted(unknown))}")
     result = json.loads((folder / "result.json").read_text())
     run = Run(**config)
     if run.name != folder.name:
         raise ValueError("its config.json has been changed")
-    return Finished(run, _load(folder / "metrics.npz"), result)
-
-
-def _load(path: Path, names: list[str] | None = None) -> Arrays:
-    """What is in a file, or what is so called."""
-    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-        return {name: file[name] for name in names or file.files}
+    with (folder / "metrics.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        return Finished(run, dict(file), result)
 
 
 def _write_json(path: Path, value: Any) -> None:

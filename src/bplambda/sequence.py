@@ -11,8 +11,8 @@ from jaxtyping import Array, PyTree
 
 from .checks import require, require_int
 from .network import Network
-from .problem import checked
 from .rules._base import Carry, Gradients, Info, Rule, Window
+from .shapes import checked
 from .unroll import as_precise_as, more, nothing_yet, parameters
 
 

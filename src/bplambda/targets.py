@@ -84,7 +84,7 @@ def _targets(network, synthesiser, lam, gamma, xs, ys, weights) -> Targets:
     t = jnp.arange(steps)
     identity = jnp.broadcast_to(jnp.eye(g.shape[-1], dtype=g.dtype), (steps, batch, g.shape[-1], g.shape[-1]))
     J = jacobian(xs, unrolled.states[:-1])
-    losses = network.flatten(unrolled.losses)
+    losses = network.flatten(unrolled.loss_gradients)
     _, worth = jax.lax.scan(products, identity, (t + 1, J, losses, g))
 
     # From (τ, t) to (n, t), τ = t + n; there is nothing beyond the sequence's end.

@@ -55,19 +55,10 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
         return []
     for run in {run.task: run for run in missing}.values():
         trainer(run).data(run)  # if there is something wrong with it, then let it be said here
-    # A group that was stopped goes on as it was, for the same numbers to the last bit; else only what is missing.
-    todo = []
-    for group in groups(runs):
-        rest = [run for run in group if found[run] is None]
-        for begun in store.begun(group) if rest else []:
-            if any(run in rest for run in begun):
-                todo.append(begun)
-                rest = [run for run in rest if run not in begun]
-        if rest:
-            todo.append(rest)
-    costs = {id(group): seconds_of(group, there) for group in todo}
-    todo.sort(key=lambda group: costs[id(group)], reverse=True)  # the longest first: no worker waits at the end
-    total = sum(costs.values())
+    # The longest first: no worker waits at the end.
+    todo = sorted(_todo(runs, set(missing), store), key=lambda group: seconds_of(group, there), reverse=True)
+    costs = [seconds_of(group, there) for group in todo]
+    total = sum(costs)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -83,7 +74,7 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
 
         def on_progress(i: int, made: Made) -> None:
             share = made.epochs / todo[i][0].epochs
-            done[i] = share * costs[id(todo[i])]
+            done[i] = share * costs[i]
             steps[i] = share * sum(run.steps for run in todo[i])
             rate = sum(steps) / (time.perf_counter() - began)
             latest = f"{todo[i][0].label}, epoch {made.epochs}: error {made.error:.3f}"
@@ -93,6 +84,21 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
                 console.print(f"{100 * sum(done) / total:.0f} % after {_duration(said[0] - began)}: {latest}")
 
         return executor(todo, store, on_progress)
+
+
+def _todo(runs: list[Run], missing: set[Run], store: Store) -> list[list[Run]]:
+    """The groups to train. One that was stopped goes on as it was, for the same numbers to the last bit; of the others
+    only what is missing."""
+    todo = []
+    for group in groups(runs):
+        rest = [run for run in group if run in missing]
+        for begun in store.begun(group) if rest else []:
+            if any(run in rest for run in begun):
+                todo.append(begun)
+                rest = [run for run in rest if run not in begun]
+        if rest:
+            todo.append(rest)
+    return todo
 
 
 def stoppable(work: Callable[[], T], console: Console, again: str) -> T | None:

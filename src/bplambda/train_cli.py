@@ -9,8 +9,17 @@ from typing import Annotated, Any, Literal
 from tyro.conf import OmitArgPrefixes, arg
 
 from .checks import require, require_int
-from .config import Run, run_of
+from .config import Run, TaskName, run_of
 from .options import DataFolder, StoreFolder, again, use_data_folder
+
+CellRate = Annotated[float, arg(help="Learning rate of the cell.")]
+ReadoutRate = Annotated[float, arg(help="Learning rate of the readout.")]
+SynthesiserRate = Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")]
+Units = Annotated[int, arg(help="Number of units in the cell.")]
+BatchSize = Annotated[int, arg(help="Sequences in a batch.")]
+
+# The defaults.
+_TOY, _SEQMNIST, _COPYREPEAT = run_of("toy"), run_of("seqmnist"), run_of("copyrepeat")
 
 
 @dataclass
@@ -28,6 +37,17 @@ class Devices:
     processes: Annotated[int | None, arg(help="How many, with --distributed; a scheduler knows it.")] = None
     process: Annotated[int | None, arg(help="Which one this is, from 0; a scheduler knows it.")] = None
 
+    def _check(self) -> None:
+        for name, minimum in (("devices", 1), ("processes", 1), ("process", 0)):
+            if getattr(self, name) is not None:
+                require_int(name, getattr(self, name), minimum)
+        for name in ("coordinator", "processes", "process"):
+            value = getattr(self, name)
+            require(self.distributed or value is None, name, value, "left out, unless with --distributed")
+        if self.devices is not None and self.processes is not None:
+            allowed = f"a multiple of {self.processes}, the number of processes"
+            require(self.devices % self.processes == 0, "devices", self.devices, allowed)
+
     def train(self, runs: Callable[[int], list[Run]], store: Path, again: str) -> int:
         """Trains `runs(devices)` and prints a table of them. **Returns:** the exit code."""
         import jax
@@ -35,7 +55,8 @@ class Devices:
         from .executors import in_this_process
         from .train import train_seeds
 
-        here = self._on_this_host()
+        self._check()
+        here = (self.devices or 1) // (self.processes or 1)
         if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "") and here > 1:
             jax.config.update("jax_num_cpu_devices", here)  # a CPU is as many devices as one likes
         if not self.distributed:
@@ -45,19 +66,6 @@ class Devices:
         connect(self.coordinator, self.processes, self.process)
         devices = self.devices or jax.device_count()
         return together(lambda: train_seeds(runs(devices), store, leading, again))
-
-    def _on_this_host(self) -> int:
-        """How many of the devices, if they are CPUs."""
-        for name, minimum in (("devices", 1), ("processes", 1), ("process", 0)):
-            if getattr(self, name) is not None:
-                require_int(name, getattr(self, name), minimum)
-        for name in ("coordinator", "processes", "process"):
-            value = getattr(self, name)
-            require(self.distributed or value is None, name, value, "left out, unless with --distributed")
-        devices, processes = self.devices or 1, self.processes or 1
-        allowed = f"a multiple of {processes}, the number of processes"
-        require(self.devices is None or devices % processes == 0, "devices", devices, allowed)
-        return devices // processes
 
 
 @dataclass
@@ -69,23 +77,23 @@ class _Training:
         arg(help="The learning rule; none is truncated, n = 1."),
     ] = "bplambda"
     seeds: Annotated[int, arg(help="How many seeds, from 0.")] = 5
-    lam: Annotated[float, arg(help="λ, of bplambda.")] = 1.0
-    n: Annotated[int, arg(help="n, of nstep and truncated.")] = 5
-    gamma: Annotated[float, arg(help="γ, of bplambda and nstep.")] = 0.9
+    lam: Annotated[float, arg(help="Trace decay λ of bplambda, from 0 to 1.")] = 1.0
+    n: Annotated[int, arg(help="Steps n between two edges, of nstep and truncated.")] = 5
+    gamma: Annotated[float, arg(help="Discount γ of bplambda and nstep, from 0 to 1.")] = 0.9
     scale: Annotated[
         float | None,
         arg(help="Of the synthetic gradient that the network receives; the paper's for rule and task if left out."),
     ] = None
-    network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 1e-3
-    readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 1e-3
-    synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 1e-3
-    units: Annotated[int, arg(help="Of the network.")] = 30
-    batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 10
+    network_rate: CellRate = _TOY.network_rate
+    readout_rate: ReadoutRate = _TOY.readout_rate
+    synthesiser_rate: SynthesiserRate = _TOY.synthesiser_rate
+    units: Units = _TOY.units
+    batch_size: BatchSize = _TOY.batch_size
     schedule: Annotated[Literal["constant", "cosine"], arg(help="Of all rates; cosine ends at zero.")] = "constant"
     store: StoreFolder = Path("runs")
     devices: Annotated[Devices, OmitArgPrefixes] = field(default_factory=Devices)
 
-    def train(self, task: Literal["toy", "seqmnist", "copyrepeat"], **settings: Any) -> int:
+    def train(self, task: TaskName, **settings: Any) -> int:
         from .cache import use_compilation_cache
 
         require_int("seeds", self.seeds, minimum=1)
@@ -117,11 +125,9 @@ class TrainToy(_Training):
         Literal["plastic", "fixed"],
         arg(help="Train the RNN too (3 pairs, tanh), or its synthesiser alone (1 pair, linear)."),
     ] = "plastic"
-    length: Annotated[int, arg(help="T, the length of a sequence.")] = 20
-    network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 1.5e-3
-    readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 1.5e-3
-    epochs: Annotated[int, arg(help="Passes of so many batches.")] = 250
-    batches: Annotated[int, arg(help="Batches in an epoch.")] = 100
+    length: Annotated[int, arg(help="T, the length of a sequence.")] = _TOY.length
+    epochs: Annotated[int, arg(help="Number of epochs, of --batches batches each.")] = _TOY.epochs
+    batches: Annotated[int, arg(help="Batches in an epoch.")] = _TOY.batches
 
     def run(self) -> int:
         return self.train("toy", variant=self.variant, length=self.length, epochs=self.epochs, batches=self.batches)
@@ -138,11 +144,11 @@ class TrainSeqMnist(_Training):
     """
 
     row_size: Annotated[Literal[28, 14, 7, 1], arg(help="Pixels at each step: sequences of 28, 56, 112 or 784.")] = 28
-    epochs: Annotated[int, arg(help="Passes over the training images.")] = 50
-    network_rate: Annotated[float, arg(help="Learning rate of the cell.")] = 3e-4
-    readout_rate: Annotated[float, arg(help="Learning rate of the readout.")] = 3e-4
-    synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 3e-4
-    batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 50
+    epochs: Annotated[int, arg(help="Passes over the training images.")] = _SEQMNIST.epochs
+    network_rate: CellRate = _SEQMNIST.network_rate
+    readout_rate: ReadoutRate = _SEQMNIST.readout_rate
+    synthesiser_rate: SynthesiserRate = _SEQMNIST.synthesiser_rate
+    batch_size: BatchSize = _SEQMNIST.batch_size
     synthesiser: Annotated[
         Literal["linear", "conditional"],
         arg(help="What predicts gradients: linear, as in the paper, or one that is also told the label and the time."),
@@ -171,10 +177,12 @@ class TrainCopyRepeat(_Training):
     """
 
     seeds: Annotated[int, arg(help="How many seeds, from 0.")] = 1
-    batches: Annotated[int, arg(help="In all, in hundreds; the paper's authors ran 150,000.")] = 30_000
-    synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser, as the paper counts it.")] = 1e-5
-    units: Annotated[int, arg(help="Of the LSTM.")] = 100
-    batch_size: Annotated[int, arg(help="Sequences in a batch.")] = 100
+    batches: Annotated[int, arg(help="Total batches, in hundreds; the paper's authors ran 150,000.")] = 30_000
+    network_rate: CellRate = _COPYREPEAT.network_rate
+    readout_rate: ReadoutRate = _COPYREPEAT.readout_rate
+    synthesiser_rate: SynthesiserRate = _COPYREPEAT.synthesiser_rate
+    units: Units = _COPYREPEAT.units
+    batch_size: BatchSize = _COPYREPEAT.batch_size
 
     def run(self) -> int:
         require(self.batches >= 100 and self.batches % 100 == 0, "batches", self.batches, "a multiple of 100")

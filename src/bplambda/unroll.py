@@ -16,9 +16,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .cells import WHOLE, factors
+from .cells import WHOLE, factors, wide
 from .network import Network
-from .problem import checked
+from .shapes import checked
 
 # So many numbers of an unknown cell's gradients lie side by side, a few megabytes, before they are added up. One step
 # at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
@@ -50,8 +50,8 @@ def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
 
 
 def nothing_yet(tree: Any) -> Any:
-    """Zeros to add to, in float32 at least: in half precision, what comes late in a long sum would be rounded away."""
-    return jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32 if p.dtype.itemsize < 4 else p.dtype), tree)
+    """Zeros to add to, in float32 at least."""
+    return jax.tree.map(lambda p: jnp.zeros(p.shape, wide(p.dtype)), tree)
 
 
 def more(total: Any, tree: Any) -> Any:
@@ -89,7 +89,7 @@ class Unrolled(eqx.Module):
     only where a synthesiser must see it so: each change between the two is a copy.
 
     - `before`: s_0 … s_{K-1}; `end`: s_K.
-    - `losses`: ℓ_1 … ℓ_K, the gradients of each loss by its own state, like `before`.
+    - `loss_gradients`: ℓ_1 … ℓ_K, of each loss by its own state, like `before`.
     """
 
     network: Network
@@ -98,7 +98,7 @@ class Unrolled(eqx.Module):
     end: PyTree[Array]
     loss: Float[Array, ""]
     predictions: PyTree[Array]
-    losses: PyTree[Array]
+    loss_gradients: PyTree[Array]
     readout_gradient: Any
     pullbacks: Pullbacks
 
@@ -115,7 +115,7 @@ class Unrolled(eqx.Module):
 
     def received(self, beside: Float[Array, "K B S"]) -> PyTree[Array]:
         """ℓ_t, and what comes beside it, at the states s_1 … s_K."""
-        return jax.tree.map(jnp.add, self.losses, self.network.unflatten(beside))
+        return jax.tree.map(jnp.add, self.loss_gradients, self.network.unflatten(beside))
 
     def _back_one_step(self, varying, r: PyTree[Array]) -> PyTree[Array]:
         """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""

@@ -30,7 +30,7 @@ def in_threads(groups: list[list[Run]], threads: int, train: Callable[[int], str
 
     **Arguments:** the `groups`; the number of `threads`; `train`, which returns what went wrong, or nothing.
 
-    **Returns:** what failed. An exception in a thread, as Ctrl-C here, ends it at once: threads are left to themselves.
+    **Returns:** what failed. An exception in a thread is raised here at once; the other threads are abandoned.
     """
     todo, done = queue.SimpleQueue(), queue.SimpleQueue()
     for i in range(len(groups)):

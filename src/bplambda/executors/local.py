@@ -38,7 +38,7 @@ class LocalProcesses(NamedTuple):
                     return ""
                 job = {"store": str(store.folder), "runs": [asdict(run) for run in groups[i]]}
                 reason = give("bplambda.work", job, lambda p: on_progress(i, Progress(**p)), running, one_thread())
-                if not reason or "StoreError" in reason:
+                if not reason:
                     break
             return reason
 

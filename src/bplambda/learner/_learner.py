@@ -14,12 +14,9 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from .. import checkpoints
 from ..checks import require, require_int
 from ..network import Network
-from ..problem import check_step
 from ..rules._base import Carry, Rule, TruncatingRule
-from ..rules.bplambda import BPLambda
 from ..rules.bptt import TruncatedBPTT
-from ..rules.nstep import NStepSG
-from ..rules.true_online import TrueOnlineBPLambda
+from ..shapes import check_step
 from ..synthesiser import LinearSynthesiser
 from . import _data
 from ._data import Example
@@ -78,9 +75,8 @@ class Learner:
           or the target's is not the prediction's (an index under `softmax_cross_entropy` is known).
         """
         require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
-        streaming = (BPLambda, TrueOnlineBPLambda, TruncatedBPTT, NStepSG)
-        allowed = "BPLambda, TrueOnlineBPLambda, TruncatedBPTT or NStepSG: the others need the whole of a sequence"
-        require(isinstance(rule, streaming), "rule", type(rule).__name__, allowed)
+        allowed = "one that learns from streams, such as BPLambda or TruncatedBPTT: it would need a whole sequence"
+        require(isinstance(rule, Rule) and rule.streams, "rule", type(rule).__name__, allowed)
         require_int("update_every", update_every, minimum=1)
         if batch_size is not None:
             require_int("batch_size", batch_size, minimum=1)
@@ -114,7 +110,9 @@ class Learner:
         self._fresh = jax.jit(self._reset)
 
     def init(self, key: PRNGKeyArray) -> LearnerState:
-        """A learner before its first step. `key` is kept in the state, for those who need randomness there.
+        """A learner before its first step. Nothing in it is random: the first weights are the network's own.
+
+        The `key` is kept in the state, for those who need randomness there.
 
         **Arguments:** `key`: from `jax.random.key` or `jax.random.PRNGKey`.
         """
@@ -162,8 +160,8 @@ class Learner:
         """The start of a new sequence: state and trace fresh, parameters kept.
 
         With `update_every`, or in a window of n, the steps since the last update are dropped: nothing is learned from
-        sequences that are shorter than that. A stream does not know its end beforehand: where a sequence's is known,
-        and the gradient of nothing is to be expected after it, there is `sequence_gradients`.
+        sequences that are shorter than that. A learner does not know that a sequence ends, and predicts gradients from
+        beyond its end; where the end is known in advance, use `sequence_gradients`, which does not.
         """
         return self._fresh(state)
 
@@ -197,7 +195,7 @@ class Learner:
             **{name: type(module).__name__ for name, module in modules.items()},
             **{f"{name}{part}": value for name, module in modules.items() for part, value in _static(module)},
             "loss": _called(network.loss),
-            "update_every": self._steps.update_every,
+            "update_every": self._steps.window,
             "batch_size": self._steps.batch_size,
             "rolling": self._steps.rolling,
             "key": kind_of_key,
@@ -213,7 +211,7 @@ class Learner:
         return self._example
 
     def _fresh_carry(self) -> tuple[Carry, PyTree[Array], Recent | None]:
-        network, size = self._steps.network, self._steps.update_every
+        network, size = self._steps.network, self._steps.window
         batch = self._steps.batch_size or 1
         carry = self.rule.init(network, self._steps.synthesiser, batch)
         if size == 1:
@@ -250,10 +248,9 @@ def _called(function: Any) -> str:
 
 def _window_size(rule: Rule, update_every: int, rolling: bool) -> int:
     """The steps between two updates; in a rolling window, those that are replayed."""
-    if isinstance(rule, TrueOnlineBPLambda):
-        allowed = "1: TrueOnlineBPLambda learns at every step"
-        require(update_every == 1, "update_every", update_every, allowed)
     if not isinstance(rule, TruncatingRule):
+        allowed = f"{rule.window_size(update_every)}, the window of {type(rule).__name__}"
+        require(rule.fits(update_every, 2 * update_every), "update_every", update_every, allowed)
         return update_every
     require(not isinstance(rule.n, jax.core.Tracer), "rule.n", "traced", "a number, in a Learner: it is a size")
     n = int(rule.n)

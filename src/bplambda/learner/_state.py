@@ -8,7 +8,7 @@ from ..rules._base import Carry
 
 
 class Recent(NamedTuple):
-    """The steps since the last update, and how many there are."""
+    """The steps since the last update (or, in a rolling window, the last n), and how many there are."""
 
     xs: PyTree[Array]
     ys: PyTree[Array]
@@ -47,9 +47,9 @@ class StepInfo(NamedTuple):
     - `td_error`: the norm of the synthesiser's error in an update: of the TD error δ, if there is one at every step.
     - `network_gradient`, `synthesiser_gradient`: their norms in an update.
     - `updated`: whether there was an update.
-    - `skipped`: whether there was none because something was not finite. Nothing but this count has then changed, but
-      a trace that had grown too large begins anew. With `update_every`, where it is a whole window's update that cannot
-      be made, the state is that of the window's start.
+    - `skipped`: whether there was none because something was not finite. Only the counters have then changed; a trace
+      that had overflowed is empty again. With `update_every`, where it is a whole window's update that cannot be made,
+      the state is that of the window's start.
     """
 
     prediction: PyTree[Array]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ..cells import wide
 from ..network import Network
 from ..rules._base import Carry, Gradients, Rule, SteppingRule, Window
 from ..rules.true_online import Dutch
@@ -17,12 +18,15 @@ from ._state import LearnerState, Recent, StepInfo
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """What does not change while a learner learns; `network` and `synthesiser` give the structure alone."""
+    """What does not change while a learner learns; `network` and `synthesiser` give the structure alone.
+
+    - `window`: the steps between two updates; if it is `rolling`, those that are replayed.
+    """
 
     network: Network
     synthesiser: Any
     optimisers: tuple[optax.GradientTransformation, optax.GradientTransformation]
-    update_every: int
+    window: int
     batch_size: int | None
     rolling: bool
     clip_trace: float | None
@@ -66,7 +70,7 @@ class Steps:
         advance = self._learn_at_once if self.rolling or state.recent is None else self._collect_and_learn
         seen = jax.eval_shape(lambda s: self._seen(s, *jax.tree.map(lambda a: a[0], data)), state)
         zero = jnp.zeros((), self.network.dtype)
-        empty = StepInfo(seen.shown, seen.loss, zero, zero, zero, seen.good, seen.good)
+        empty = StepInfo(seen.prediction, seen.loss, zero, zero, zero, seen.good, seen.good)
         infos = jax.tree.map(lambda a: jnp.zeros((len(weights), *a.shape), a.dtype), empty)
 
         def body(loop):
@@ -108,7 +112,7 @@ class Steps:
         old = state._replace(carry=_emptied(seen.good & report.overflow, state.carry))
         state = _kept(good, new, old)._replace(steps=_count(state.steps), skipped=_count(state.skipped, ~good))
         norms = (jnp.where(good, norm, jnp.zeros_like(norm)) for norm in report.norms)
-        return i + 1, state, _put(infos, i, StepInfo(seen.shown, seen.loss, *norms, updated=good, skipped=~good))
+        return i + 1, state, _put(infos, i, StepInfo(seen.prediction, seen.loss, *norms, updated=good, skipped=~good))
 
     def _collect_and_learn(self, rule: Rule, data, count, loop):
         """Steps up to the end of the window, or of the data; with the end of the window comes the update.
@@ -124,13 +128,13 @@ class Steps:
             kept = (_put(a, recent.count, b) for a, b in zip(recent[:3], this[:3], strict=True))
             more = Recent(*kept, count=this.count)
             now, recent = _kept(seen.good, (seen.after, more), (now, recent))
-            said = (infos.prediction, infos.loss, infos.skipped), (seen.shown, seen.loss, ~seen.good)
+            said = (infos.prediction, infos.loss, infos.skipped), (seen.prediction, seen.loss, ~seen.good)
             prediction, loss, bad = _put(said[0], i, said[1])
             infos = infos._replace(prediction=prediction, loss=loss, skipped=bad)
             return i + 1, now, recent, _count(steps), _count(skipped, ~seen.good), infos
 
         def wanted(inner):
-            return (inner[0] < count) & (inner[2].count < self.update_every)
+            return (inner[0] < count) & (inner[2].count < self.window)
 
         start = i, state.now, state.recent, state.steps, state.skipped, infos
         i, now, recent, steps, skipped, infos = jax.lax.while_loop(wanted, collect, start)
@@ -148,7 +152,7 @@ class Steps:
             zero = jnp.zeros((), self.network.dtype)
             return state, _Report((zero, zero, zero), jnp.array(True), jnp.array(False))
 
-        full = recent.count == self.update_every
+        full = recent.count == self.window
         state, report = jax.lax.cond(full, update, wait, state)
         last = jax.tree.map(lambda a: a[i - 1], infos)
         done = full & report.good
@@ -210,7 +214,7 @@ class Steps:
         gradient, states = jax.grad(newest_loss, has_aux=True)(state.network)
         gradient = jax.tree.map(lambda g: jnp.where(seen.weight == 0, jnp.zeros_like(g), g), gradient)
         # Once n steps are there, the oldest leaves the window: the state after it is where the next replay begins.
-        full = count == self.update_every
+        full = count == self.window
         first = jax.tree.map(lambda s, old: jnp.where(full, s[0], old), states, state.carry.state)
         now = jax.tree.map(lambda s: s[-1], states)
         new = state._replace(carry=Carry(first, None), now=now, recent=state.recent._replace(xs=xs, count=count))
@@ -221,7 +225,7 @@ class Steps:
     def _window_of(self, recent: Recent, x: PyTree) -> tuple[PyTree, Int[Array, ""]]:
         """The last n inputs, `x` being the newest, and how many of them there are: the last so many."""
         xs = jax.tree.map(lambda all_, a: jnp.concatenate([all_[1:], a[None]]), recent.xs, x)
-        return xs, jnp.minimum(recent.count + 1, self.update_every)
+        return xs, jnp.minimum(recent.count + 1, self.window)
 
     def _replay(self, parameters: Any, start: PyTree, xs: PyTree, count: Int[Array, ""]) -> PyTree:
         """The states after each of the last `count` inputs."""
@@ -232,7 +236,7 @@ class Steps:
             s = jax.tree.map(lambda a, b: jnp.where(is_there, a, b), jax.vmap(cell)(x, s), s)
             return s, s
 
-        n = self.update_every
+        n = self.window
         return jax.lax.scan(one, start, (xs, jnp.arange(n) >= n - count))[1]
 
 
@@ -243,7 +247,7 @@ class _Seen(NamedTuple):
     y: PyTree[Array]
     weight: Float[Array, ""]
     after: PyTree[Array]
-    shown: PyTree[Array]
+    prediction: PyTree[Array]
     loss: Float[Array, ""]
     good: Bool[Array, ""]
 
@@ -302,9 +306,7 @@ def _clipped(memory: Any, largest: float) -> Any:
     """A trace, no example's longer than `largest`."""
     if isinstance(memory, Dutch):
         return memory._replace(trace=_clipped(memory.trace, largest))
-    # In half precision a square would be too large before its number is.
-    wide = [e.astype(jnp.float32) if e.dtype.itemsize < 4 else e for e in jax.tree.leaves(memory)]
-    squares = [jnp.sum(e**2, axis=tuple(range(1, e.ndim))) for e in wide]
+    squares = [jnp.sum(e.astype(wide(e.dtype)) ** 2, axis=tuple(range(1, e.ndim))) for e in jax.tree.leaves(memory)]
     norm = jnp.sqrt(sum(squares[1:], squares[0]))
     factor = jnp.minimum(1.0, largest / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
     return jax.tree.map(lambda e: e * factor.reshape(-1, *(1,) * (e.ndim - 1)).astype(e.dtype), memory)

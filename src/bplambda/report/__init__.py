@@ -33,8 +33,9 @@ def available(experiment: Experiment, finished: list[Finished]) -> list[Finished
     """The runs of an experiment, if the store has all of them: the fuller preset and the more runs first."""
     there = {f.run.name: f for f in finished}
     presets: tuple[Preset, ...] = ("paper", "quick")
+    numbers = range(1, 1 + len({f.run.seed for f in finished}))
     for preset in presets:
-        for runs in sorted((experiment.runs(preset, seeds) for seeds in (None, *range(1, 21))), key=len, reverse=True):
+        for runs in sorted((experiment.runs(preset, seeds) for seeds in (None, *numbers)), key=len, reverse=True):
             if all(run.name in there for run in runs):
                 return [there[run.name] for run in dict.fromkeys(runs)]
     return None
@@ -56,11 +57,12 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
     **Returns:** the path of the page, and what is on it.
     """
     out.mkdir(parents=True, exist_ok=True)
-    sections = []
+    sections, shown = [], set()
     for name in names or EXPERIMENTS:
         runs = available(EXPERIMENTS[name], finished)
         if runs is not None:
             sections.append(section(EXPERIMENTS[name], runs))
+            shown |= {f.run.name for f in runs}
     for s in sections:
         (out / f"{s.experiment.name}.svg").write_bytes(s.svg)
         (out / f"{s.experiment.name}.png").write_bytes(s.png)
@@ -70,7 +72,6 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
     if table:
         (out / "table1.json").write_text(json_by_line(table))
     page = out / "index.html"
-    shown = {f.run.name for s in sections for f in available(s.experiment, finished) or []}
     page.write_text(_render(sections, table, finished, [f for f in finished if f.run.name not in shown]))
     return page, sections
 

@@ -26,7 +26,6 @@ from ..checks import (
     require_real,
     require_unit,
     shape_of,
-    whole,
 )
 from ..network import Network
 from ..unroll import Unrolled, ended, over_time_and_batch, parameters, unroll
@@ -88,6 +87,7 @@ class Rule(eqx.Module):
     """A learning rule. Its hyper-parameters are array leaves, so that `vmap` and `jit` see through them."""
 
     needs_synthesiser: ClassVar[bool] = True
+    streams: ClassVar[bool] = False  # whether it can learn without the end of a sequence, in a `Learner`
 
     def window_size(self, steps: int) -> int:
         """The rule's natural window for a sequence of `steps`: all of it, unless the rule says otherwise."""
@@ -123,6 +123,9 @@ class Rule(eqx.Module):
 
     def _check(self, network: Network, synthesiser: Any) -> None:
         require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
+        for name, value in vars(self).items():
+            if eqx.is_array(value):
+                require(value.ndim == 0, name, shape_of(value), "one number; vmap over more")
         name = type(self).__name__
         if self.needs_synthesiser:
             allowed = f"a synthesiser, such as LinearSynthesiser(network.state_size): {name} learns from one"
@@ -155,11 +158,6 @@ class LambdaRule(Rule):
         require_unit("gamma", self.gamma)
         require_finite("scale", self.scale)
 
-    def _check(self, network: Network, synthesiser: Any) -> None:
-        super()._check(network, synthesiser)
-        for name in ("lam", "gamma", "scale"):
-            require(getattr(self, name).ndim == 0, name, shape_of(getattr(self, name)), "one number; vmap over more")
-
     def _numbers(self, dtype) -> tuple[Array, Array, Array]:
         return self.lam.astype(dtype), self.gamma.astype(dtype), self.scale.astype(dtype)
 
@@ -170,7 +168,8 @@ class TruncatingRule(Rule):
     `n` is an array leaf: rules that differ in it alone share one compiled program, or one `vmap`.
     """
 
-    n: Int[Array, ""] = eqx.field(converter=whole)
+    streams: ClassVar[bool] = True
+    n: Int[Array, ""] = eqx.field(converter=jnp.asarray)
 
     def __check_init__(self):
         require_count("n", self.n)

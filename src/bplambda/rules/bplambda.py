@@ -1,6 +1,6 @@
 """Accumulate BP(λ): the paper's algorithm, exact for every window size."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ class BPLambda(LambdaRule):
     - `gamma`: γ, the discount of future gradients.
     - `scale`: of the synthetic gradient that the network receives; it does not touch the synthesiser's targets.
     """
+
+    streams: ClassVar[bool] = True
 
     def fits(self, window: int, steps: int) -> bool:
         return True

@@ -46,7 +46,7 @@ def _window(rule: Rule, network, synthesiser, carry: Carry, window: Window, n: I
     # ∂L_{≥t}/∂s_t = ℓ_t + ∂L_{>t}/∂s_t, the losses beyond the next edge being unseen.
     steps = unrolled.sizes[0]
     inside = (~edges(steps, steps if n is None else n)).astype(network.dtype)
-    future = unrolled.future(unrolled.losses, inside)
+    future = unrolled.future(unrolled.loss_gradients, inside)
     unlearned = jax.tree.map(jnp.zeros_like, eqx.filter(synthesiser, eqx.is_inexact_array))
     none = jnp.zeros_like(future)
     gradients = Gradients(unrolled.gradient(unrolled.received(future)), unlearned)

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..checks import require, require_int
 from ..network import Network
-from ..problem import checked
+from ..shapes import checked
 from ._base import Carry, Info, Rule, SteppingRule, Window
 
 BATCH = "batch"

@@ -1,6 +1,6 @@
 """True-online BP(λ): online λ-SG exactly, for every step size, at the cost of accumulate BP(λ)."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -38,6 +38,8 @@ class TrueOnlineBPLambda(SteppingRule):
 
     **Arguments:** `lam`, `gamma`, `scale` as in `BPLambda`; `alpha`: α, the synthesiser's step size.
     """
+
+    streams: ClassVar[bool] = True
 
     def window_size(self, steps: int) -> int:
         return 1

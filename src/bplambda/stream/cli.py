@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 class _Learning:
     """What all streams have."""
 
-    units: Annotated[int, arg(help="Of the network.")] = 24
-    cell: Annotated[Literal["gru", "lstm", "rnn"], arg(help="Its kind; an LSTM's state is twice as large.")] = "gru"
-    lam: Annotated[float, arg(help="λ.")] = 1.0
-    gamma: Annotated[float, arg(help="γ.")] = 0.95
+    units: Annotated[int, arg(help="Number of units in the cell.")] = 24
+    cell: Annotated[Literal["gru", "lstm", "rnn"], arg(help="Kind of cell; an LSTM's state is twice as large.")] = "gru"
+    lam: Annotated[float, arg(help="Trace decay λ, from 0 to 1.")] = 1.0
+    gamma: Annotated[float, arg(help="Discount γ of later gradients, from 0 to 1.")] = 0.95
     network_rate: Annotated[float, arg(help="Learning rate of the network.")] = 1e-3
     synthesiser_rate: Annotated[float, arg(help="Learning rate of the synthesiser.")] = 1e-3
-    seed: Annotated[int, arg(help="Of the first weights, and of a stream that is made up.")] = 0
+    seed: Annotated[int, arg(help="Seed of the first weights, and of a made-up stream.")] = 0
     update_every: Annotated[int, arg(help="Steps between two updates of BP(λ); more are faster.")] = 1
     checkpoint: Annotated[
         Path | None,
@@ -49,7 +49,7 @@ class StreamEcho(_Learning):
     """
 
     delay: Annotated[int, arg(help="How many steps ago.")] = 8
-    steps: Annotated[int, arg(help="In all, with those in the checkpoint.")] = 40_000
+    steps: Annotated[int, arg(help="Total steps, including those in the checkpoint.")] = 40_000
 
     def run(self) -> int:
         from .made_up import learn_echo
@@ -67,7 +67,7 @@ class StreamMackeyGlass(_Learning):
     Example: bplambda stream mackey-glass --steps 20000 --plot mackey-glass.png
     """
 
-    steps: Annotated[int, arg(help="In all, with those in the checkpoint.")] = 20_000
+    steps: Annotated[int, arg(help="Total steps, including those in the checkpoint.")] = 20_000
 
     def run(self) -> int:
         from .made_up import learn_mackey_glass

@@ -30,11 +30,17 @@ def learn_csv(
     stream, session, names, stopped = None, None, [], False
     with opened(path) as file, shown(None) as (say, tell):
         try:
-            name, how = "standard input" if path == "-" else path, {"gaps": missing == "mean"}
-            # Half a line that is learned today would make tomorrow's file, where it is whole, another one.
-            how |= {"whole": s.checkpoint is not None}
             features = features or keeper.kept("features")  # by name: whichever are numbers in today's first line
-            stream = CsvStream(file, name, target, features, horizon, delimiter, **how)
+            stream = CsvStream(
+                file,
+                "standard input" if path == "-" else path,
+                target,
+                features,
+                horizon,
+                delimiter,
+                gaps=missing == "mean",
+                whole=s.checkpoint is not None,  # half a line, learned today, would make tomorrow's file another one
+            )
             rows = good_rows(stream, on_error, say)
             first = next(rows, None)
             if first is None:
@@ -43,28 +49,13 @@ def learn_csv(
             say(f"From {', '.join(used)} to {target}{' of the next line' if horizon else ''}.")
             unused = [] if features else [column for column in stream.columns if column not in (*used, target)]
             if unused:
-                say(f"Left out, as line {first.line} has no number there: {', '.join(unused)} (--features has a say).")
-            learners = make_learners(len(used), s)
-            # The others are there to be drawn; but what is in a checkpoint stays together.
-            some = keeper.kept("learners") or (list(learners) if s.plot else list(learners)[:1])
-            if s.plot and len(some) == 1:
-                say(f"{s.checkpoint} was begun without --plot: {some[0]} is drawn alone.")
-            learners = {name: learner for name, learner in learners.items() if name in some}
+                what = ", ".join(unused)
+                say(f"Left out, as line {first.line} has no number there: {what}. (--features chooses otherwise.)")
+            learners = chosen(make_learners(len(used), s), keeper, s, say)
             names = [*learners, "persistence"]
             keeper.configuration |= {"features": used, "learners": list(learners)}
-            fresh = begin(learners, "persistence", s, nothing_yet(len(used), learners))
-            kept = keeper.load(fresh)
-            session = kept or fresh
-            keeper.save(session)  # if it cannot be, then let it be said here
-            memory = session.memory
-            assert memory is not None
-            if kept and stream.go_on_after(int(memory.line), int(memory.checksum), int(memory.first)):
-                say(f"Going on after line {stream.line}.")
-            else:
-                if kept:
-                    say(f"Another stream than the one that was learned up to line {int(memory.line)}: from its start.")
-                session = session._replace(memory=memory._replace(first=np.int64(stream.checksum)))
-                rows = chain([first], rows)
+            session, is_first_new = start_or_go_on(learners, keeper, stream, s, say)
+            rows = chain([first], rows) if is_first_new else rows
             write("line,prediction,target")
             for row in rows:
                 with held():
@@ -90,6 +81,32 @@ def learn_csv(
         say(f"Line {stream.line + 1} has no end yet: it is left for the next time.")
     finish(session, names, title, "line with a target", stopped, say, s)
     return 130 if stopped else 0
+
+
+def chosen(learners: dict[str, Learner], keeper: Keeper, s: Settings, say: Callable[[str], None]) -> dict[str, Learner]:
+    """BP(λ), and the others if they are to be drawn; but what is in a checkpoint stays together."""
+    some = keeper.kept("learners") or (list(learners) if s.plot else list(learners)[:1])
+    if s.plot and len(some) == 1:
+        say(f"{s.checkpoint} was begun without --plot: {some[0]} is drawn alone.")
+    return {name: learner for name, learner in learners.items() if name in some}
+
+
+def start_or_go_on(
+    learners: dict[str, Learner], keeper: Keeper, stream: CsvStream, s: Settings, say: Callable[[str], None]
+) -> tuple[Session, bool]:
+    """The session to go on with, and whether it has yet to learn from the first line of the stream."""
+    fresh = begin(learners, "persistence", s, nothing_yet(len(stream.features), learners))
+    kept = keeper.load(fresh)
+    session = kept or fresh
+    keeper.save(session)  # if it cannot be, then let it be said here
+    memory = session.memory
+    assert memory is not None
+    if kept and stream.go_on_after(int(memory.line), int(memory.checksum), int(memory.first)):
+        say(f"Going on after line {stream.line}.")
+        return session, False
+    if kept:
+        say(f"Another stream than the one that was learned up to line {int(memory.line)}: from its start.")
+    return session._replace(memory=memory._replace(first=np.int64(stream.checksum))), True
 
 
 def nothing_yet(inputs: int, learners: dict[str, Learner]) -> Memory:

@@ -11,7 +11,7 @@ import numpy as np
 
 MEAN, DEVIATION = 0.930, 0.226  # of the Mackey-Glass series with τ = 17, in the long run
 LARGEST = 1e100  # of a number in a CSV: its square is still one
-FAR, EARLY = 10.0, 30  # deviations from the mean, beyond which a number counts as just so far; not among the first few
+FAR, EARLY = 10.0, 30  # numbers are clipped at FAR deviations from their mean, once EARLY of them have been seen
 
 
 def echo(steps: int, delay: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -42,7 +42,8 @@ class Toy(eqx.Module):
 
 
 def network(units: int, activation: str, *, key: PRNGKeyArray) -> Network:
-    """A plain RNN with a linear readout in the plane; its loss is half the squared distance, the task's error."""
+    """A plain RNN with a linear readout in the plane; its loss is half the squared distance, of which
+    the task's error is all."""
     cell, readout = jax.random.split(key)
     return Network(
         RNNCell(INPUTS, units, activation, key=cell),

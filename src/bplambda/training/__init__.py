@@ -1,10 +1,13 @@
 """Sequence training, task by task."""
 
-from ..config import SHARED, Run
+from dataclasses import fields
+
+from ..config import Run
 from . import copyrepeat, seqmnist, toy
-from ._base import Learned, Trainer, varied
+from ._base import Learned, Trainer, Varied, varied
 
 _TRAINERS = {"toy": toy.TRAINER, "seqmnist": seqmnist.TRAINER, "copyrepeat": copyrepeat.TRAINER}
+_SHARED = tuple(field.name for field in fields(Run) if field.name not in Varied._fields)
 
 
 def trainer(run: Run) -> Trainer:
@@ -16,7 +19,7 @@ def groups(runs: list[Run]) -> list[list[Run]]:
     """The runs as groups that one program can train, no larger than is fast."""
     together: dict[tuple, list[Run]] = {}
     for run in dict.fromkeys(runs):
-        together.setdefault(tuple(getattr(run, name) for name in SHARED), []).append(run)
+        together.setdefault(tuple(getattr(run, name) for name in _SHARED), []).append(run)
     cuts = ((group, trainer(group[0]).together) for group in together.values())
     return [group[i : i + most] for group, most in cuts for i in range(0, len(group), most)]
 

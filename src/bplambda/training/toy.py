@@ -73,7 +73,7 @@ def _batch(run: Run, v: Varied, state: State) -> tuple[State, Float[Array, ""]]:
 def align(network: Network, synthesiser, xs, ys, weights) -> Float[Array, " T-1"]:
     """The cosine between g(s_t; θ) and the true ∂L_{>t}/∂s_t at s_1 … s_{T−1}, averaged over the batch."""
     unrolled = unroll(network, network.zero_state(xs.shape[1]), xs, ys, weights)
-    true = unrolled.back(unrolled.losses, jnp.ones(()))[1:]
+    true = unrolled.back(unrolled.loss_gradients, jnp.ones(()))[1:]
     synthetic = jax.vmap(jax.vmap(synthesiser))(unrolled.states[1:-1])
     return jnp.mean(optax.cosine_similarity(synthetic, true, epsilon=1e-30), axis=1)
 
