@@ -94,9 +94,10 @@ SMALL = bp.LinearSynthesiser(2)
         ({"window": 0}, ["window", "0", "at least 1"]),
         ({"window": 2.0}, ["window", "2.0", "whole number"]),
         ({"window": 2, "rule": bp.BPTT()}, ["window is 2, but", "7"]),
-        ({"window": 2, "rule": bp.TruncatedBPTT(3)}, ["window is 2, but", "7"]),
+        ({"window": 2, "rule": bp.TruncatedBPTT(3)}, ["window is 2, but must be 7, or a multiple of 3, or left out"]),
         ({"window": 2, "rule": bp.TrueOnlineBPLambda()}, ["window is 2, but", "1"]),
-        ({"rule": "bplambda"}, ["rule", "str", "BPLambda"]),
+        ({"rule": "bplambda"}, ["rule is 'str', but", "BPLambda()"]),
+        ({"rule": bp.BPLambda}, ["rule is 'the class BPLambda', but", "BPLambda()"]),
         ({"network": P.network.cell}, ["network", "GRUCell", "bplambda.Network"]),
     ],
 )

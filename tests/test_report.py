@@ -130,7 +130,10 @@ def test_an_experiment_whose_runs_are_not_all_there_is_left_out(tmp_path):
 def test_no_seed_is_left_out_however_many_there_are():
     fig2 = EXPERIMENTS["fig2"]
     there = [made_up(run) for run in fig2.runs("paper", 25)]
-    assert len(available(fig2, there) or []) == len(there) == 75
+    found = available(fig2, there)
+    assert found is not None
+    assert len(found.runs) == len(there) == 75
+    assert found.options == "--preset paper --seeds 25"
 
 
 def test_the_command_line_knows_all_experiments():
@@ -159,8 +162,9 @@ def test_tasks_may_have_different_numbers_of_seeds():
     there = [made_up(run) for run in table.runs("paper", None)]
     found = available(table, there)
     assert found is not None
-    assert len(found) == len(there)
-    seeds = {task: len({f.run.seed for f in found if f.run.task == task}) for task in ("toy", "copyrepeat")}
+    assert len(found.runs) == len(there)
+    assert found.options == "--preset paper"
+    seeds = {task: len({f.run.seed for f in found.runs if f.run.task == task}) for task in ("toy", "copyrepeat")}
     assert seeds == {"toy": 5, "copyrepeat": 3}
 
 

@@ -263,4 +263,4 @@ def test_without_river():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ImportError: bplambda.river needs River" in found.stderr
-    assert "pip install bplambda[river]" in found.stderr
+    assert "pip install '.[river]'" in found.stderr

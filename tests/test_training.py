@@ -12,7 +12,7 @@ import bplambda as bp
 from bplambda.config import Run
 from bplambda.tasks import toy
 from bplambda.training import varied
-from bplambda.training.toy import advance, align, start
+from bplambda.training.toy import advance, start
 from bplambda.verify.problems import problem
 
 SMALL = Run(length=6, units=8, epochs=4, batches=20)
@@ -101,7 +101,7 @@ def test_the_network_learns(plain_jax):
 def test_alignment_against_cosines_by_hand():
     p = problem(1, "rnn", losses_at="last")
     weights = jnp.zeros(7).at[-1].set(1.0)
-    found = align(p.network, p.synthesiser, p.xs, p.ys, weights)
+    found = bp.alignment(p.network, p.synthesiser, p.xs, p.ys, weights)
     exact = bp.BPLambda(1.0, 1.0)
     true = bp.synthetic_gradient_targets(p.network, p.synthesiser, exact, p.xs, p.ys, weights).lam[1:]
     _, info = bp.sequence_gradients(p.network, p.synthesiser, exact, p.xs, p.ys, weights)
@@ -109,8 +109,45 @@ def test_alignment_against_cosines_by_hand():
     norms = np.linalg.norm(true, axis=-1) * np.linalg.norm(synthetic, axis=-1)
     wanted = (np.sum(true * synthetic, axis=-1) / norms).mean(axis=1)
     np.testing.assert_allclose(found, wanted, atol=1e-10)
-    silent = align(p.network, bp.LinearSynthesiser(3), p.xs, p.ys, weights)
+    silent = bp.alignment(p.network, bp.LinearSynthesiser(3), p.xs, p.ys, weights)
     np.testing.assert_array_equal(silent, 0, "a synthesiser that says nothing is not aligned")
+
+
+def test_a_synthesiser_that_learned_the_true_gradient_is_aligned():
+    """With a loss at every step too. What is true here: the gradient, by jax.grad, of what is still to come."""
+    p = problem(2, "lstm")
+    steps = 1 + len(bp.alignment(p.network, p.synthesiser, p.xs, p.ys))
+    assert steps == len(p.xs)
+
+    def later(flat, t, b):
+        state, total = p.network.unflatten(flat), 0.0
+        for tau in range(t, steps):
+            state = p.network.cell(p.xs[tau, b], state)
+            total += p.network.loss(p.network.readout(p.network.output(state)), p.ys[tau, b])
+        return total
+
+    _, info = bp.sequence_gradients(p.network, p.synthesiser, bp.BPLambda(), p.xs, p.ys)
+    found = bp.alignment(p.network, p.synthesiser, np.asarray(p.xs), np.asarray(p.ys))
+    for t in (1, steps - 1):
+        true = np.array([jax.grad(later)(info.states[t - 1, b], t, b) for b in range(p.xs.shape[1])])
+        guess = np.array([p.synthesiser(s) for s in info.states[t - 1]])
+        cosine = np.sum(true * guess, axis=1) / np.linalg.norm(true, axis=1) / np.linalg.norm(guess, axis=1)
+        np.testing.assert_allclose(found[t - 1], cosine.mean(), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"synthesiser": bp.LinearSynthesiser(2)}, "synthesiser"),
+        ({"xs": np.ones((7, 2, 9))}, "xs"),
+        ({"ys": 1.0}, "ys"),
+    ],
+)
+def test_alignment_of_what_does_not_fit(change, words):
+    p = problem(1, "rnn")
+    arguments = {"network": p.network, "synthesiser": p.synthesiser, "xs": p.xs, "ys": p.ys} | change
+    with pytest.raises(ValueError, match=words):
+        bp.alignment(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """BP(λ): train recurrent networks without backpropagation through time."""
 
 from . import losses as losses
+from .alignment import alignment as alignment
 from .cells import RNNCell as RNNCell
 from .cells import Told as Told
 from .gradcheck import GradCheck as GradCheck

@@ -94,11 +94,15 @@ class Run:
         names = HYPERPARAMETERS[self.rule]
         return tuple(name for name in names if self.variant == "plastic" or name != "scale")
 
+    @property
+    def has_synthesiser(self) -> bool:
+        return self.rule in ("bplambda", "nstep")
+
     def to_json(self) -> dict[str, Any]:
         """All that matters to the run's numbers."""
         unused = {"lam", "n", "gamma", "scale"} - set(self.hyperparameters)
         unused |= {name for name, tasks in _OF_A_TASK.items() if self.task not in tasks}
-        unused |= {"synthesiser_rate"} if self.rule in ("truncated", "bptt") else set()
+        unused |= set() if self.has_synthesiser else {"synthesiser_rate"}
         unused |= {"network_rate", "readout_rate"} if self.variant == "fixed" else set()
         unused |= {name for name, usual in _LATER.items() if getattr(self, name) == usual}
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in unused}

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .network import Network
-from .rules._base import Rule
+from .rules._base import Rule, require_rule
 from .rules.bptt import BPTT
 from .sequence import sequence_gradients
 from .synthesiser import LinearSynthesiser
@@ -21,6 +21,7 @@ class Row(NamedTuple):
     - `cosine`: of the angle between the two: 1 is the true direction, 0 is no help, negative is uphill.
     - `relative_norm`: the rule's norm over the true one: 1 is the true length.
     - `missing`: whether the rule's gradient is exactly zero where the true one is not.
+    - `silent`: whether both are, as those of a constant; cosine and relative norm then count as 1.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Row(NamedTuple):
     cosine: float
     relative_norm: float
     missing: bool
+    silent: bool
 
 
 class GradCheck(NamedTuple):
@@ -55,7 +57,7 @@ class GradCheck(NamedTuple):
             table.add_column(name, justify="right")
         table.add_column("")
         for row in self.rows:
-            verdict = "no gradient!" if row.missing else _bar(row.cosine)
+            verdict = "no gradient!" if row.missing else "no gradient, rightly" if row.silent else _bar(row.cosine)
             table.add_row(
                 row.name,
                 "×".join(map(str, row.shape)),
@@ -94,6 +96,7 @@ def gradcheck(
         print(bp.gradcheck(network, bp.BPLambda(lam=1.0), xs, ys, synthesiser))
         ```
     """
+    require_rule(rule)
     untrained = synthesiser is None and rule.needs_synthesiser
     if untrained:
         synthesiser = LinearSynthesiser(network.state_size, network.dtype)
@@ -106,12 +109,12 @@ def gradcheck(
 def _row(path, found, true) -> Row:
     a, b = np.asarray(found, np.float64), np.asarray(true, np.float64)
     norm_a, norm_b = np.linalg.norm(a), np.linalg.norm(b)
-    missing = bool(norm_a == 0 and norm_b > 0)
+    missing, silent = bool(norm_a == 0 and norm_b > 0), bool(norm_a == norm_b == 0)
     if norm_a == 0 or norm_b == 0:
         cosine = relative = float(norm_a == norm_b)
     else:
         cosine, relative = float(np.sum(a / norm_a * (b / norm_b))), float(norm_a / norm_b)
-    return Row(jax.tree_util.keystr(path).lstrip("."), a.shape, cosine, relative, missing)
+    return Row(jax.tree_util.keystr(path).lstrip("."), a.shape, cosine, relative, missing, silent)
 
 
 def _name(rule: Rule) -> str:

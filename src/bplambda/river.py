@@ -26,7 +26,9 @@ from .stream.sources import EARLY, FAR
 try:
     from river import base, stats
 except ImportError as error:
-    raise ImportError("bplambda.river needs River, which is not installed: pip install bplambda[river]") from error
+    raise ImportError(
+        "bplambda.river needs River, which is not installed: in a checkout, pip install '.[river]'"
+    ) from error
 
 _LARGEST = float(np.finfo(np.float32).max)
 _RULES: dict[str, Callable] = {

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from .checks import require, require_int
 from .network import Network
-from .rules._base import Carry, Gradients, Info, Rule, Window
+from .rules._base import Carry, Gradients, Info, Rule, Window, require_rule
 from .shapes import checked
 from .unroll import as_precise_as, more, nothing_yet, parameters
 
@@ -47,7 +47,7 @@ def sequence_gradients(
         updates, opt_state = optimiser.update(gradients.network, opt_state)
         ```
     """
-    require(isinstance(rule, Rule), "rule", type(rule).__name__, "a learning rule, such as BPLambda()")
+    require_rule(rule)
     rule._check(network, synthesiser)
     lead = [jnp.shape(x)[1] for x in jax.tree.leaves(xs) if jnp.ndim(x) >= 2]
     state = jax.eval_shape(lambda: network.zero_state(lead[0] if lead else 1))
@@ -60,8 +60,10 @@ def sequence_gradients(
     size = rule.window_size(steps)
     if window is not None:
         require_int("window", window, minimum=1)
-        allowed = f"{size} (or left out): cut otherwise, {type(rule).__name__} would give another result"
-        size = min(window, steps)
+        whole, size = size, min(window, steps)
+        name, n = type(rule).__name__, getattr(rule, "n", None)
+        multiple = "" if n is None else f", or a multiple of {n},"
+        allowed = f"{whole}{multiple} or left out: cut otherwise, {name} would give another result"
         require(rule.fits(size, steps), "window", window, allowed)
     return _sequence_gradients(network, synthesiser, rule, xs, ys, weights, known, size)
 

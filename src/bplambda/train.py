@@ -21,11 +21,17 @@ from .work import Progress as Made
 
 T = TypeVar("T")
 LOG_EVERY = 60.0  # seconds, between two lines in a log
+COMPILING = 10.0  # seconds for each group, about, if none of its programs is in the cache
 
 COLUMNS: dict[TaskName, dict[str, str]] = {
     "toy": {"error": "final error", "solved": "solved", "alignment": "alignment"},
     "seqmnist": {"best_epoch": "best epoch", "validation_accuracy": "validation, %", "test_accuracy": "test, %"},
     "copyrepeat": {"error": "bits", "level": "levels solved", "solved_length": "longest solved"},
+}
+
+
+CAPTIONS: dict[TaskName, str] = {
+    "toy": "alignment: cosine between the synthetic and the true gradient, over the last tenth of the epochs",
 }
 
 
@@ -49,7 +55,7 @@ def train(runs: list[Run], store: Store, executor: Executor, console: Console, w
     found = {run: store.find(run) for run in runs}
     missing = [run for run, f in found.items() if f is None]
     there = [f for f in found.values() if f]
-    seconds = seconds_of(missing, there) / workers
+    seconds = (seconds_of(missing, there) + COMPILING * len(groups(missing))) / workers
     console.print(f"{len(runs)} runs, {len(there)} of them done, the rest in about {_duration(seconds)}.")
     if not missing:
         return []
@@ -115,7 +121,9 @@ def train_seeds(runs: list[Run], folder: Path, executor: Executor, again: str) -
     console, store, task = Console(), Store(folder), runs[0].task
     if stoppable(lambda: train(runs, store, executor, console), console, again) is None:
         return 130
-    table = Table(title=f"{runs[0].label}, {runs[0].rule}", title_justify="left")
+    rule = ", ".join([runs[0].rule, *(f"{name} = {getattr(runs[0], name):g}" for name in runs[0].hyperparameters)])
+    caption = CAPTIONS.get(task) if runs[0].has_synthesiser else None
+    table = Table(title=f"{runs[0].label}, {rule}", title_justify="left", caption=caption, caption_justify="left")
     for column in ("seed", "first error", *COLUMNS[task].values()):
         table.add_column(column, justify="right")
     for run in runs:
@@ -125,7 +133,7 @@ def train_seeds(runs: list[Run], folder: Path, executor: Executor, again: str) -
         table.add_row(str(run.seed), *cells(found))
     console.print(table)
     console.print(
-        f"In {store.folder}, for each seed: curves (metrics.npz), figures (result.json), parameters (checkpoint.npz)."
+        f"In {store.folder}, for each seed: curves (metrics.npz), numbers (result.json), parameters (checkpoint.npz)."
     )
     return 0
 
@@ -135,7 +143,10 @@ def cells(found: Finished) -> list[str]:
     shown = [f"{found.metrics['error'][0]:.3f}"]
     for name in COLUMNS[found.run.task]:
         value = found.result[name]
-        shown.append({True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:.4g}")
+        if name == "alignment" and not found.run.has_synthesiser:
+            shown.append("")
+        else:
+            shown.append({True: "yes", False: "no"}[value] if isinstance(value, bool) else f"{value:.4g}")
     return shown
 
 

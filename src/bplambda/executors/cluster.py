@@ -33,7 +33,9 @@ def cluster(address: str | None, workers: int, gpus: float) -> Iterator[tuple[Ex
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise ValueError('--executor ray needs Ray, which is not installed: pip install "bplambda[ray]"') from error
+        raise ValueError(
+            '--executor ray needs Ray, which is not installed: in a checkout, pip install ".[ray]"'
+        ) from error
     from .ray import RayWorkers
 
     own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE}

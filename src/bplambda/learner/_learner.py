@@ -14,7 +14,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from .. import checkpoints
 from ..checks import require, require_int
 from ..network import Network
-from ..rules._base import Carry, Rule, TruncatingRule
+from ..rules._base import Carry, Rule, TruncatingRule, require_rule
 from ..rules.bptt import TruncatedBPTT
 from ..shapes import check_step
 from ..synthesiser import LinearSynthesiser
@@ -76,7 +76,8 @@ class Learner:
         """
         require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
         allowed = "one that learns from streams, such as BPLambda or TruncatedBPTT: it would need a whole sequence"
-        require(isinstance(rule, Rule) and rule.streams, "rule", type(rule).__name__, allowed)
+        require_rule(rule)
+        require(rule.streams, "rule", type(rule).__name__, allowed)
         require_int("update_every", update_every, minimum=1)
         if batch_size is not None:
             require_int("batch_size", batch_size, minimum=1)

@@ -2,6 +2,8 @@
 
 import base64
 import io
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,30 +27,48 @@ class Section(NamedTuple):
     png: bytes
     data: Any
     claims: list[Claim]
-    seeds: int
+    seeds: str
     runs: int
+    options: str
 
 
-def available(experiment: Experiment, finished: list[Finished]) -> list[Finished] | None:
-    """The runs of an experiment, if the store has all of them: the fuller preset and the more runs first."""
+class Available(NamedTuple):
+    """The runs of an experiment, and the options of `bplambda reproduce` that make them."""
+
+    runs: list[Finished]
+    options: str
+
+
+def available(experiment: Experiment, finished: list[Finished]) -> Available | None:
+    """What the store has of an experiment, if it is all of it: the fuller preset and the more runs first."""
     there = {f.run.name: f for f in finished}
     presets: tuple[Preset, ...] = ("paper", "quick")
     numbers = range(1, 1 + len({f.run.seed for f in finished}))
     for preset in presets:
-        for runs in sorted((experiment.runs(preset, seeds) for seeds in (None, *numbers)), key=len, reverse=True):
+        choices = [(experiment.runs(preset, seeds), seeds) for seeds in (None, *numbers)]
+        for runs, seeds in sorted(choices, key=lambda choice: len(choice[0]), reverse=True):
             if all(run.name in there for run in runs):
-                return [there[run.name] for run in dict.fromkeys(runs)]
+                options = f"--preset {preset}" + (f" --seeds {seeds}" if seeds else "")
+                return Available([there[run.name] for run in dict.fromkeys(runs)], options)
     return None
 
 
-def section(experiment: Experiment, finished: list[Finished]) -> Section:
+def _seeds(finished: list[Finished]) -> str:
+    """How many seeds each configuration has."""
+    counts = Counter(replace(f.run, seed=0) for f in finished).values()
+    fewest, most = min(counts, default=0), max(counts, default=0)
+    return f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+
+
+def section(experiment: Experiment, found: Available) -> Section:
     """Draws an experiment from its runs."""
+    finished = found.runs
     figure, svg, png = experiment.draw(finished), io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     figure.savefig(png, format="png", dpi=110)
-    pictures = svg.getvalue(), png.getvalue()
-    seeds = len({f.run.seed for f in finished})
-    return Section(experiment, *pictures, experiment.data(finished), experiment.claims(finished), seeds, len(finished))
+    data, claims = experiment.data(finished), experiment.claims(finished)
+    drawn = svg.getvalue(), png.getvalue()
+    return Section(experiment, *drawn, data, claims, _seeds(finished), len(finished), found.options)
 
 
 def build(finished: list[Finished], out: Path, names: list[str] | None = None) -> tuple[Path, list[Section]]:
@@ -59,10 +79,10 @@ def build(finished: list[Finished], out: Path, names: list[str] | None = None) -
     out.mkdir(parents=True, exist_ok=True)
     sections, shown = [], set()
     for name in names or EXPERIMENTS:
-        runs = available(EXPERIMENTS[name], finished)
-        if runs is not None:
-            sections.append(section(EXPERIMENTS[name], runs))
-            shown |= {f.run.name for f in runs}
+        found = available(EXPERIMENTS[name], finished)
+        if found is not None:
+            sections.append(section(EXPERIMENTS[name], found))
+            shown |= {f.run.name for f in found.runs}
     for s in sections:
         (out / f"{s.experiment.name}.svg").write_bytes(s.svg)
         (out / f"{s.experiment.name}.png").write_bytes(s.png)

@@ -190,6 +190,11 @@ class SteppingRule(LambdaRule):
         require_real("alpha", self.alpha, "finite and greater than 0", lambda a: (a > 0) & (a < float("inf")))
 
 
+def require_rule(rule: Any) -> None:
+    shown = f"the class {rule.__name__}" if isinstance(rule, type) else type(rule).__name__
+    require(isinstance(rule, Rule), "rule", shown, "a learning rule, such as BPLambda()")
+
+
 def check_synthesiser(network: Network, synthesiser: Any) -> None:
     """A synthesiser must map a state to a vector of the same size."""
     s = jax.ShapeDtypeStruct((network.state_size,), network.dtype)

@@ -21,7 +21,10 @@ def mesh(devices: int) -> Mesh:
     """The first so many devices, in a row."""
     require_int("devices", devices, minimum=1)
     found = jax.devices()
-    allowed = f"at most {len(found)}: that is how many {found[0].platform.upper()} devices JAX sees"
+    kind = found[0].platform.upper()
+    allowed = f"at most {len(found)}: that is how many {kind} devices JAX sees"
+    if kind == "CPU":
+        allowed += f' (or jax.config.update("jax_num_cpu_devices", {devices}) first, where the program begins)'
     require(devices <= len(found), "devices", devices, allowed)
     return Mesh(np.array(found[:devices]), (BATCH,))
 

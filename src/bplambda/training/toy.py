@@ -6,13 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..alignment import cosines
 from ..config import Run
-from ..network import Network
 from ..tasks import toy
-from ..unroll import unroll
 from ._base import Curves, Learned, Trainer, Varied, begin, learn, of_each
 
 SOLVED, LAST = 0.025, 20  # the paper's criterion: error below this, averaged over the last epochs
@@ -55,8 +53,8 @@ def _epoch(run: Run, v: Varied, state: State):
     def block(state: State, _):
         batch = state.task.batch(jax.random.fold_in(state.key, 1))
         alignment = jnp.zeros(run.length - 1)
-        if run.rule in ("bplambda", "nstep"):
-            alignment = align(state.learned.network, state.learned.synthesiser, *batch)
+        if run.has_synthesiser:
+            alignment = cosines(state.learned.network, state.learned.synthesiser, *batch)
         state, errors = jax.lax.scan(lambda s, _: _batch(run, v, s), state, length=size)
         return state, (jnp.mean(errors), alignment)
 
@@ -68,14 +66,6 @@ def _batch(run: Run, v: Varied, state: State) -> tuple[State, Float[Array, ""]]:
     key, now = jax.random.split(state.key)
     learned, info = learn(run, v, state.learned, state.task.batch(now))
     return State(learned, state.task, key), toy.OUTPUTS * info.loss
-
-
-def align(network: Network, synthesiser, xs, ys, weights) -> Float[Array, " T-1"]:
-    """The cosine between g(s_t; θ) and the true ∂L_{>t}/∂s_t at s_1 … s_{T−1}, averaged over the batch."""
-    unrolled = unroll(network, network.zero_state(xs.shape[1]), xs, ys, weights)
-    true = unrolled.back(unrolled.loss_gradients, jnp.ones(()))[1:]
-    synthetic = jax.vmap(jax.vmap(synthesiser))(unrolled.states[1:-1])
-    return jnp.mean(optax.cosine_similarity(synthetic, true, epsilon=1e-30), axis=1)
 
 
 def summary(run: Run, curves: Curves) -> dict[str, Any]:

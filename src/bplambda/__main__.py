@@ -1,0 +1,5 @@
+"""`python -m bplambda`, where the command is not on the path."""
+
+from .cli import main
+
+main()
