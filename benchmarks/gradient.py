@@ -5,7 +5,9 @@ python benchmarks/gradient.py
 
 import sys
 
+import tyro
+
 from bplambda.bench.cli import Bench
 
 if __name__ == "__main__":
-    sys.exit(Bench(groups=["gradient"]).run())
+    sys.exit(tyro.cli(Bench, default=Bench(groups=["gradient"]), description=__doc__).run())

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import tyro
 from river import base, datasets, linear_model, metrics, preprocessing
 
 from bplambda.river import RecurrentClassifier, RecurrentRegressor
@@ -137,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -7,13 +7,13 @@ import os
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-import sys
 import time
 
 import equinox as eqx
 import jax
 import numpy as np
 import optax
+import tyro
 
 import bplambda as bp
 from bplambda.bench.measure import resident
@@ -21,7 +21,7 @@ from bplambda.bench.measure import resident
 UNITS, CHUNK, DELAY = 32, 10_000, 6
 
 
-def main(steps: int) -> None:
+def main(steps: int = 1_000_000, /) -> None:
     first, second = jax.random.split(jax.random.key(0))
     network = bp.Network(
         eqx.nn.GRUCell(1, UNITS, key=first), eqx.nn.Linear(UNITS, 1, key=second), bp.losses.squared_error
@@ -54,4 +54,4 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    tyro.cli(main, description=__doc__)

@@ -5,7 +5,9 @@ python benchmarks/streaming.py
 
 import sys
 
+import tyro
+
 from bplambda.bench.cli import Bench
 
 if __name__ == "__main__":
-    sys.exit(Bench(groups=["streaming"]).run())
+    sys.exit(tyro.cli(Bench, default=Bench(groups=["streaming"]), description=__doc__).run())

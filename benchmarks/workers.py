@@ -7,9 +7,11 @@ itself is given apart.
 """
 
 import os
-import sys
 import tempfile
 import time
+from typing import Literal
+
+import tyro
 
 from bplambda.cache import use_compilation_cache
 from bplambda.config import Run
@@ -41,14 +43,14 @@ def on_ray(workers: int) -> None:
         print(f"ray, {workers} workers: {seconds(executor):.1f} s (and {started:.1f} s to start Ray)", flush=True)
 
 
-def main() -> None:
+def main(which: tuple[Literal["local", "ray"], ...] = ("local", "ray"), /) -> None:
     use_compilation_cache()
     seconds(LocalProcesses(os.cpu_count() or 1))  # compiles
     contenders = {"local": on_local_processes, "ray": on_ray}
-    for name in sys.argv[1:] or contenders:
+    for name in which:
         for workers in (1, 2):
             contenders[name](workers)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

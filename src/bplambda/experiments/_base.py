@@ -63,8 +63,8 @@ def rounded(array: Any, digits: int = 4) -> Any:
 
 
 def smooth(curve: np.ndarray) -> np.ndarray:
-    """The paper's Savitzky-Golay filter: window 25, order 3."""
-    return np.asarray(savgol_filter(curve, 25, 3)) if len(curve) >= 25 else curve
+    """The paper's Savitzky-Golay filter: window 25, order 3; not beyond the curve's own range."""
+    return np.asarray(savgol_filter(curve, 25, 3)).clip(curve.min(), curve.max()) if len(curve) >= 25 else curve
 
 
 def figure(columns: int, rows: int = 1, width: float = 3.1, height: float = 2.7) -> tuple[Figure, np.ndarray]:

@@ -1,5 +1,7 @@
 """Figure 3: BP(λ) drives better RNN learning in the toy task."""
 
+import math
+
 import numpy as np
 
 from ..runs import Finished
@@ -44,27 +46,30 @@ def shown(finished: list[Finished]) -> list[int]:
 
 def draw(finished: list[Finished]):
     chosen = shown(finished)
-    fig, axes = figure(2 + len(chosen))
+    panels = 2 + len(chosen)
+    columns = 3 if panels > 4 else panels
+    fig, grid = figure(columns, rows=math.ceil(panels / columns))
+    axes = grid.flat
     for i, lam in enumerate(LAMBDAS):
         mean, sem = mean_sem(final(fixed_curves(finished, rule="bplambda", lam=lam)).mean(axis=1))
-        axes[0, 0].bar(i, mean, yerr=sem, color=COLOURS[lam], width=0.7)
-    axes[0, 0].set_xticks(range(3), [f"BP({lam:g})" for lam in LAMBDAS])
-    axes[0, 0].set_ylabel("cosine with the true gradient")
-    panel(axes[0, 0], "a", "fixed RNN")
+        axes[0].bar(i, mean, yerr=sem, color=COLOURS[lam], width=0.7)
+    axes[0].set_xticks(range(3), [f"BP({lam:g})" for lam in LAMBDAS])
+    axes[0].set_ylabel("cosine with the true gradient")
+    panel(axes[0], "a", "fixed RNN")
     for method in BP:
         found = values(select(finished, **wanted(method)), "length")
         both = [mean_sem(early_alignment(finished, method, T)) for T in found]
         mean, sem = (np.array(column) for column in zip(*both, strict=True))
-        axes[0, 1].errorbar(found, mean, sem, marker="o", markersize=3, **style(method))
-    axes[0, 1].set_xlabel("sequence length T")
-    axes[0, 1].axhline(0, color="black", linewidth=0.5)
-    panel(axes[0, 1], "a", f"plastic RNN, first {FIRST_EPOCHS} epochs")
+        axes[1].errorbar(found, mean, sem, marker="o", markersize=3, **style(method))
+    axes[1].set_xlabel("sequence length T")
+    axes[1].axhline(0, color="black", linewidth=0.5)
+    panel(axes[1], "a", f"plastic RNN, first {FIRST_EPOCHS} epochs")
     extra = [m for m in ("bptt5", "sg5") if len(chosen) <= 2 and select(finished, **wanted(m))]
-    for ax, length in zip(axes[0, 2:], chosen, strict=True):
+    for ax, length in zip(axes[2:panels], chosen, strict=True):
         learning_curves(ax, finished, length, BP + extra)
         panel(ax, "b", f"T = {length}")
-    axes[0, 2].set_ylabel("task error")
-    axes[0, 2].legend(frameon=False, fontsize=8)
+    axes[2].set_ylabel("task error")
+    axes[2].legend(frameon=False, fontsize=8)
     return fig
 
 

@@ -37,7 +37,7 @@ def draw(finished: list[Finished]):
         panel(ax, letter, title)
         ax.set_xlabel(label)
         ax.set_ylim(-0.3, 1.05)
-    axes[0, 3].legend(frameon=False, fontsize=7, loc="center right", bbox_to_anchor=(1, 0.62))
+    axes[0, 3].legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     return fig
 
 
