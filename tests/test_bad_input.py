@@ -64,6 +64,13 @@ def test_hyperparameters(make, words):
 SMALL = bp.LinearSynthesiser(2)
 
 
+class Squashed(bp.LinearSynthesiser):
+    """No longer linear."""
+
+    def __call__(self, state):
+        return jnp.tanh(super().__call__(state))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -89,6 +96,7 @@ SMALL = bp.LinearSynthesiser(2)
         ({"weights": WEIGHTS[..., None]}, ["weights", "[7, 2, 1]", "[7] or [7, 2]"]),
         ({"synthesiser": SMALL}, ["synthesiser", "3"]),
         ({"synthesiser": None}, ["synthesiser", "None", "LinearSynthesiser"]),
+        ({"synthesiser": Squashed(3), "rule": bp.TrueOnlineBPLambda()}, ["synthesiser", "Squashed", "linear"]),
         ({"synthesiser": jnp.zeros(3)}, ["synthesiser", "callable"]),
         ({"synthesiser": bp.LinearSynthesiser(3, "float32")}, ["synthesiser", "float64"]),
         ({"window": 0}, ["window", "0", "at least 1"]),
@@ -158,6 +166,19 @@ def test_cells_that_do_not_keep_their_state(cell):
 def test_states_of_integers():
     with pytest.raises(ValueError, match=r"state is .*int64.*float arrays"):
         network_of(Counting(), state=(jnp.zeros(3), jnp.array(0)))
+
+
+def test_states_with_an_empty_part():
+    with pytest.raises(ValueError, match=r"state is .*float64\[0\].*at least one number"):
+        network_of(Counting(), state=(jnp.zeros(3), jnp.zeros(0)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_a_cell_is_asked_in_its_own_precision(dtype):
+    """Also where nothing is promoted silently."""
+    cell = eqx.nn.LSTMCell(2, 3, dtype=dtype, key=jax.random.key(0))
+    assert network_of(cell).state_size == 6
+    assert network_of(cell).dtype == dtype
 
 
 def test_a_cell_that_does_not_tell_its_state():

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -79,3 +80,23 @@ def test_a_gradient_that_is_not_a_number_is_not_called_uphill():
     assert found._replace(rows=tuple(rows)).worst.name == rows[1].name
     one = bp.gradcheck(p.network, bp.DataParallel(bp.BPLambda(0.5), 1), p.xs, p.ys)
     assert one.rule == "DataParallel(rule=BPLambda(lam=0.5, gamma=0.9, scale=1), devices=1)"
+
+
+class Frozen(eqx.Module):
+    weight: jax.Array
+    constant: jax.Array
+    hidden_size: int = 3
+
+    def __call__(self, x, h):
+        return jnp.tanh(self.weight @ h + x * jax.lax.stop_gradient(self.constant))
+
+
+def test_a_constant_has_no_gradient_and_needs_none():
+    cell = Frozen(jnp.eye(3), jnp.ones(3))
+    network = bp.Network(cell, eqx.nn.Linear(3, 1, key=jax.random.key(0)), bp.losses.squared_error, state=jnp.zeros(3))
+    found = bp.gradcheck(network, bp.NoBPTT(), jnp.ones((4, 2, 3)), jnp.zeros((4, 2, 1)))
+    rows = {row.name: row for row in found.rows}
+    assert rows["cell.constant"].silent
+    assert not rows["cell.weight"].silent
+    assert "no gradient, rightly" in str(found)
+    assert found.missing == ()

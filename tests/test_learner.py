@@ -340,6 +340,18 @@ def test_a_checkpoint_in_half_precision(dtype, tmp_path):
     assert_same(again, state)
 
 
+def test_a_gradient_in_half_precision_is_clipped_by_its_norm():
+    """Its square would be too large for a float16, and a step by something / infinity no step at all."""
+    half = jax.tree.map(lambda p: p.astype(jnp.float16), make_network())
+    learner = bp.Learner(half, bp.NoBPTT(), optax.sgd(1.0), clip=1.0)
+    state = learner.init(KEY)
+    after, info = learner.step(state, [1.0, 1.0], [200.0])
+    assert info.updated
+    assert 256 < float(info.network_gradient) < 65504
+    moved = jax.tree.map(lambda a, b: np.asarray(a, float) - np.asarray(b, float), after.network, state.network)
+    np.testing.assert_allclose(optax.tree.norm(moved), 1, rtol=1e-2)
+
+
 def test_clipping_what_has_no_trace():
     learner = bp.Learner(make_network(), bp.NStepSG(2), clip_trace=1.0)
     xs, ys = stream(6)
@@ -465,6 +477,50 @@ def test_a_class_that_is_not_known_is_skipped():
         assert_same(after.network, learner.run(state, xs[rest], np.array(labels)[rest])[0].network)
     _, info = learner.step(state, xs[0], np.nan)
     assert info.skipped
+    # Where no loss is wanted, it does not matter what the label is.
+    weights = np.array([1.0, 1, 0, 1, 1, 1])
+    unwanted, infos = learner.run(state, xs, [0, 1, np.nan, 2, 1, 0], weights)
+    assert not infos.skipped.any()
+    assert_same(unwanted, learner.run(state, xs, [0, 1, 2, 2, 1, 0], weights)[0])
+
+
+class Masked(eqx.Module):
+    weight: jax.Array
+    mask: jax.Array
+
+    def __call__(self, x, h):
+        return jnp.tanh((self.weight * self.mask) @ h + x)
+
+
+def test_a_checkpoint_knows_constants_and_what_is_read_out(tmp_path):
+    def made_with(mask, output):
+        network = bp.Network(
+            Masked(jnp.eye(2), mask), eqx.nn.Linear(2, 1, key=KEY), bp.losses.squared_error, output, state=jnp.zeros(2)
+        )
+        return bp.Learner(network, bp.BPLambda(), example=(np.zeros(2), np.zeros(1)))
+
+    def turned(h):
+        return h[::-1]
+
+    def as_it_is(h):
+        return h
+
+    learner = made_with(jnp.eye(2) > 0, as_it_is)
+    learner.save(tmp_path / "state.npz", learner.init(KEY))
+    made_with(jnp.eye(2) > 0, as_it_is).load(tmp_path / "state.npz")
+    for other in (made_with(jnp.ones((2, 2)) > 0, as_it_is), made_with(jnp.eye(2) > 0, turned)):
+        with pytest.raises(CheckpointError, match="saved by another learner"):
+            other.load(tmp_path / "state.npz")
+
+
+def test_without_compilation():
+    """As people look for an error: every step on its own, in Python."""
+    xs, ys = stream(3)
+    learner = bp.Learner(make_network(), bp.BPLambda())
+    wanted = learner.run(learner.init(KEY), xs, ys)[0]
+    with jax.disable_jit():
+        found = learner.run(learner.init(KEY), xs, ys)[0]
+    assert_close(found.network, wanted.network)
 
 
 def test_keys_of_both_kinds(tmp_path):

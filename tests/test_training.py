@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,6 +112,19 @@ def test_alignment_against_cosines_by_hand():
     np.testing.assert_allclose(found, wanted, atol=1e-10)
     silent = bp.alignment(p.network, bp.LinearSynthesiser(3), p.xs, p.ys, weights)
     np.testing.assert_array_equal(silent, 0, "a synthesiser that says nothing is not aligned")
+
+
+def test_the_alignment_of_gradients_that_are_hardly_there(plain_jax):
+    """In float32, the square of a gradient through a hundred steps is zero."""
+    network = toy.network(30, "tanh", key=jax.random.key(0))
+    xs, ys, weights = toy.Toy(3, 100, 10).batch(jax.random.key(1))
+    bias = jax.random.normal(jax.random.key(2), (30,))
+    g = eqx.tree_at(lambda g: g.bias, bp.LinearSynthesiser(30), bias)
+    true = bp.synthetic_gradient_targets(network, g, bp.BPLambda(1.0, 1.0), xs, ys, weights).lam[1:]
+    true, bias = np.asarray(true, float), np.asarray(bias, float)
+    assert np.linalg.norm(true[0], axis=-1).max() < 1e-15
+    cosines = true @ bias / np.linalg.norm(true, axis=-1) / np.linalg.norm(bias)
+    np.testing.assert_allclose(bp.alignment(network, g, xs, ys, weights), cosines.mean(axis=1), atol=1e-4)
 
 
 def test_a_synthesiser_that_learned_the_true_gradient_is_aligned():

@@ -39,4 +39,11 @@ def cosines(network: Network, synthesiser: Any, xs, ys, weights) -> Float[Array,
     unrolled = unroll(network, network.zero_state(batch), xs, ys, weights)
     true = unrolled.back(unrolled.loss_gradients, jnp.ones((), network.dtype))[1:]
     synthetic = jax.vmap(jax.vmap(synthesiser))(unrolled.states[1:-1])
-    return jnp.mean(optax.cosine_similarity(synthetic, true, epsilon=1e-30), axis=1)
+    return jnp.mean(optax.cosine_similarity(_moderate(synthetic), _moderate(true), epsilon=1e-30), axis=1)
+
+
+def _moderate(vectors: Float[Array, "... S"]) -> Float[Array, "... S"]:
+    """Each as it points, its largest number ±1: the square of a gradient through a hundred steps may be too small for a
+    float. Zero stays zero."""
+    largest = jnp.max(jnp.abs(vectors), axis=-1, keepdims=True)
+    return vectors / jnp.where(largest == 0, jnp.ones_like(largest), largest)

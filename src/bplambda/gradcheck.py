@@ -110,8 +110,10 @@ def _row(path, found, true) -> Row:
     a, b = np.asarray(found, np.float64), np.asarray(true, np.float64)
     norm_a, norm_b = np.linalg.norm(a), np.linalg.norm(b)
     missing, silent = bool(norm_a == 0 and norm_b > 0), bool(norm_a == norm_b == 0)
-    if norm_a == 0 or norm_b == 0:
-        cosine = relative = float(norm_a == norm_b)
+    if silent:
+        cosine = relative = 1.0
+    elif norm_a == 0 or norm_b == 0:
+        cosine, relative = 0.0, 0.0 if missing else float("inf")
     else:
         cosine, relative = float(np.sum(a / norm_a * (b / norm_b))), float(norm_a / norm_b)
     return Row(jax.tree_util.keystr(path).lstrip("."), a.shape, cosine, relative, missing, silent)

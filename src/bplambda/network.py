@@ -66,7 +66,8 @@ class Network(eqx.Module):
         for leaf in leaves:
             is_float = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
             require(is_float, "state", shape_of(state), "a pytree of float arrays: its derivative is needed")
-        require(self.state_size > 0, "state", state, "a pytree that holds at least one number")
+        has_numbers = bool(leaves) and all(_sizes(self._shapes))
+        require(has_numbers, "state", shape_of(state), "a pytree of arrays, each of at least one number")
 
     @property
     def state_size(self) -> int:
@@ -76,8 +77,7 @@ class Network(eqx.Module):
     @property
     def dtype(self):
         """The dtype of the state: that of the cell's parameters."""
-        leaves = jax.tree.leaves(eqx.filter(self.cell, eqx.is_inexact_array))
-        return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
+        return _dtype(self.cell)
 
     def zero_state(self, batch_size: int | None = None) -> PyTree:
         """A state of zeros, for one example or for a batch."""
@@ -102,6 +102,11 @@ def _sizes(shapes) -> list[int]:
     return [math.prod(shape) for shape in shapes]
 
 
+def _dtype(cell):
+    leaves = jax.tree.leaves(eqx.filter(cell, eqx.is_inexact_array))
+    return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
+
+
 def _find_state(cell) -> PyTree:
     """The state of a cell that says its `hidden_size`: a vector, or a pair of vectors as in an LSTM."""
     size = getattr(cell, "hidden_size", None)
@@ -111,7 +116,7 @@ def _find_state(cell) -> PyTree:
             "pass an example of its state, as in Network(cell, readout, loss, state=jnp.zeros(32))."
         )
     require_int("cell.hidden_size", size, minimum=1)
-    vector = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
+    vector = jax.ShapeDtypeStruct((size,), _dtype(cell))
     input_size = getattr(cell, "input_size", None)
     if input_size is None:
         return vector

@@ -27,7 +27,8 @@ class LinearSynthesiser(eqx.Module):
 class ConditionalSynthesiser(eqx.Module):
     """g(s; θ) = W_j s + b_k, with a bias for each of some conditions k, and a matrix for each j = k mod `matrices`.
 
-    k is the last number of the state, which the network must not depend on: the hint of a `Told` cell. Starts at zero.
+    k is the last number of the state, which the network must not depend on: the hint of a `Told` cell. The state at a
+    sequence's start, before anything was told, is of k = 0: where no other should be, count from 1. Starts at zero.
     """
 
     weight: Float[Array, "S-1 matrices S-1"]

@@ -181,6 +181,8 @@ class Unrolled(eqx.Module):
     def transport(self, decay) -> Float[Array, "K B S S"]:
         """P_t = decay^{K−t} ∂s_K/∂s_t for the states s_0 … s_{K-1}."""
         jacobians = decay * self.jacobians()
+        if len(jacobians) == 1:
+            return jacobians
 
         def step(later, jacobian):
             both = later @ jacobian

@@ -81,7 +81,7 @@ def many_steps(example: Example, xs: Any, ys: Any, weights: Any, batch: tuple[in
 
 
 def _known(ys: Any, weights: Any, like: PyTree) -> tuple[Any, Any]:
-    """Targets that are whole numbers, with 0 for one that is not a number, whose weight is then not one either."""
+    """Targets that are whole numbers, with 0 for one that is not a number: nor is then its weight, unless that is 0."""
     is_whole = isinstance(like, jax.ShapeDtypeStruct) and like.dtype.kind in "iu"
     if not is_whole or isinstance(ys, jax.core.Tracer):
         return ys, weights
@@ -89,7 +89,7 @@ def _known(ys: Any, weights: Any, like: PyTree) -> tuple[Any, Any]:
     if ys.dtype.kind != "f" or np.all(known := np.isfinite(ys)):
         return ys, weights
     all_known = known.all(axis=tuple(range(np.ndim(weights), ys.ndim)))
-    return np.where(known, ys, 0), np.where(all_known, weights, np.nan).astype(weights.dtype)
+    return np.where(known, ys, 0), np.where(all_known | (weights == 0), weights, np.nan).astype(weights.dtype)
 
 
 def padded(data: Data) -> Data:

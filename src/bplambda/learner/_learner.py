@@ -1,6 +1,7 @@
 """A learner as its user sees it: what may be asked of it, and what is refused."""
 
 import dataclasses
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..synthesiser import LinearSynthesiser
 from . import _data
 from ._data import Example
 from ._state import LearnerState, Recent, StepInfo
-from ._steps import Steps
+from ._steps import Steps, clipping
 
 _ONE = np.int32(1)
 
@@ -95,8 +96,7 @@ class Learner:
             require(value is None or value > 0, name, value, "greater than 0")
         if clip is not None:
             first, second = both
-            limit = optax.clip_by_global_norm(float(clip))
-            both = optax.chain(limit, first), optax.chain(limit, second)
+            both = optax.chain(clipping(float(clip)), first), optax.chain(clipping(float(clip)), second)
         self.rule = rule
         size = _window_size(rule, update_every, rolling)
         clip_trace = None if clip_trace is None else float(clip_trace)
@@ -196,6 +196,7 @@ class Learner:
             **{name: type(module).__name__ for name, module in modules.items()},
             **{f"{name}{part}": value for name, module in modules.items() for part, value in _static(module)},
             "loss": _called(network.loss),
+            "output": _called(network.output),
             "update_every": self._steps.window,
             "batch_size": self._steps.batch_size,
             "rolling": self._steps.rolling,
@@ -234,6 +235,8 @@ def _static(part: Any) -> list[tuple[str, Any]]:
     """What a module is told once and for all, such as an activation, by name or as a function; and its parts are."""
     if isinstance(part, bool | int | float | str):
         return [("", part)]
+    if eqx.is_array(part) or isinstance(part, np.ndarray):  # one that is learned is in the state
+        return [] if eqx.is_inexact_array(part) else [("", f"an array, {zlib.crc32(np.asarray(part).tobytes())}")]
     if isinstance(part, eqx.Module):
         fields = [(f".{f.name}", getattr(part, f.name, None)) for f in dataclasses.fields(part)]
     elif isinstance(part, tuple | list):

@@ -193,7 +193,8 @@ class Steps:
         is_synthesiser_well = _finite((synthesiser, second, new.carry.memory, gradients.synthesiser))
         good = is_synthesiser_well & _finite((network, first, new.carry.state, gradients.network))
         td_error = jnp.sqrt(jnp.mean(jnp.sum(errors**2, axis=-1)))
-        network_norm, synthesiser_norm = (jnp.asarray(optax.tree.norm(g), self.network.dtype) for g in gradients)
+        dtype = self.network.dtype
+        network_norm, synthesiser_norm = (jnp.minimum(_norm(g), jnp.finfo(dtype).max).astype(dtype) for g in gradients)
         # If neither the network's gradient nor the error is too large, it is the trace between them that is.
         overflow = ~is_synthesiser_well & _finite((td_error, gradients.network))
         return new, _Report((td_error, network_norm, synthesiser_norm), good, overflow)
@@ -300,6 +301,21 @@ def _finite(tree: PyTree) -> Bool[Array, ""]:
 
 def _cleaned(a: Array) -> Array:
     return jnp.where(jnp.isfinite(a), a, jnp.zeros_like(a)) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+
+
+def _norm(tree: PyTree) -> Float[Array, ""]:
+    squares = [jnp.sum(a.astype(wide(a.dtype)) ** 2) for a in jax.tree.leaves(tree)]
+    return jnp.sqrt(sum(squares[1:], squares[0])) if squares else jnp.zeros(())
+
+
+def clipping(largest: float) -> optax.GradientTransformation:
+    """Gradients of a norm of `largest` at most. (Optax's own would take the square of a half-precision number.)"""
+
+    def clipped(gradients: PyTree, _: PyTree) -> PyTree:
+        factor = largest / jnp.maximum(_norm(gradients), largest)
+        return jax.tree.map(lambda g: (g.astype(factor.dtype) * factor).astype(g.dtype), gradients)
+
+    return optax.stateless(clipped)
 
 
 def _clipped(memory: Any, largest: float) -> Any:

@@ -47,7 +47,7 @@ class TrueOnlineBPLambda(SteppingRule):
     def _check(self, network: Network, synthesiser: Any) -> None:
         super()._check(network, synthesiser)
         allowed = "a LinearSynthesiser: the Dutch trace is exact only for a linear one"
-        require(isinstance(synthesiser, LinearSynthesiser), "synthesiser", type(synthesiser).__name__, allowed)
+        require(type(synthesiser) is LinearSynthesiser, "synthesiser", type(synthesiser).__name__, allowed)
 
     def _memory(self, network: Network, synthesiser: Any, batch_size: int) -> Dutch:
         S = network.state_size
