@@ -96,7 +96,7 @@ class Squashed(bp.LinearSynthesiser):
         ({"weights": WEIGHTS[..., None]}, ["weights", "[7, 2, 1]", "[7] or [7, 2]"]),
         ({"synthesiser": SMALL}, ["synthesiser", "3"]),
         ({"synthesiser": None}, ["synthesiser", "None", "LinearSynthesiser"]),
-        ({"synthesiser": cast(Any, Squashed)(3), "rule": bp.TrueOnlineBPLambda()}, ["synthesiser", "Squashed", "linear"]),
+        ({"synthesiser": cast(Any, Squashed)(3), "rule": bp.TrueOnlineBPLambda()}, ["Squashed", "linear"]),
         ({"synthesiser": jnp.zeros(3)}, ["synthesiser", "callable"]),
         ({"synthesiser": bp.LinearSynthesiser(3, "float32")}, ["synthesiser", "float64"]),
         ({"window": 0}, ["window", "0", "at least 1"]),
