@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, settings
 
 from bplambda.cache import use_compilation_cache
 
-# Whoever runs the tests in the background may have them ignore Ctrl-C, and with them the commands that they start.
+# Whoever runs the tests in the background may have them ignore Ctrl-C, or with nohup the end of a terminal; and so would
+# the commands that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 use_compilation_cache()
 jax.config.update("jax_enable_x64", True)

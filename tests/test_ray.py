@@ -283,5 +283,5 @@ def test_ray_that_is_not_there(monkeypatch):
             pass
         assert len(tried) == 4
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"needs Ray.*pip install \"bplambda\[ray\]\""), connected(None, 1, 0.0):
+    with pytest.raises(ValueError, match=r"needs Ray.*pip install \"\.\[ray\]\""), connected(None, 1, 0.0):
         pass
