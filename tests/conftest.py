@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from bplambda.cache import use_compilation_cache
 
-# Whoever runs the tests in the background may have them ignore Ctrl-C, or with nohup the end of a terminal; and so would
+# Whoever runs the tests in the background may have them ignore Ctrl-C, or the end of a terminal (nohup), and so would
 # the commands that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
