@@ -130,13 +130,14 @@ def test_the_gradient_rows_have_their_names(tmp_path, capsys):
     assert (tmp_path / "gradient.png").stat().st_size > 5000
 
 
-LEARNERS = ("bp1", "bp1-every-64", "no-bptt", "truncated-5-rolling")
+LEARNERS = ("bp1", "bp1-moved-at-every-step", "bp1-every-64", "no-bptt", "truncated-5-rolling")
 ROWS = {
     "size": {f"size/{at}/{kind}" for at in ("h2", "h4", "exponent") for kind in ("K=1", "K=S", "K=T")},
     "length": {"length/T100", "length/T200", "length/memory-growth", "length/time-growth"},
     "grid": {"grid/1-processes/1-runs"},
     "streaming": {f"streaming/{name}/{how}" for name in LEARNERS for how in ("run", "step", "dispatch")}
-    | {"streaming/update-every-64/vs-update-every-1"},
+    | {"streaming/update-every-64/vs-update-every-1"}
+    | {f"streaming/update-every-{k}/vs-moved-at-every-step" for k in (1, 64)},
 }
 
 

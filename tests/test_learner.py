@@ -17,7 +17,7 @@ import optax
 import pytest
 
 import bplambda as bp
-from bplambda import checkpoints
+from bplambda import checkpoints, traces
 from bplambda.checkpoints import CheckpointError
 from bplambda.learner._steps import _clipped
 
@@ -54,6 +54,8 @@ def assert_close(a, b, rtol=1e-4, atol=1e-6):
 MAKERS = {
     "accumulate": lambda: bp.Learner(make_network(), bp.BPLambda(0.9, 0.95)),
     "every 4": lambda: bp.Learner(make_network(), bp.BPLambda(0.9, 0.95), update_every=4),
+    "deferred": lambda: bp.Learner(make_network(32), bp.BPLambda(0.9, 0.95)),
+    "deferred, every 3": lambda: bp.Learner(make_network(32), bp.BPLambda(0.9, 0.95), update_every=3),
     "lstm": lambda: bp.Learner(make_network(3, eqx.nn.LSTMCell), bp.BPLambda()),
     "true-online": lambda: bp.Learner(make_network(), bp.TrueOnlineBPLambda()),
     "truncated": lambda: bp.Learner(make_network(), bp.TruncatedBPTT(3)),
@@ -248,11 +250,12 @@ def test_a_loss_that_is_not_defined_without_a_target(rule, settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"clip": 1.0}, {"update_every": 4}], ids=str)
-def test_a_trace_that_has_grown_too_large_begins_anew(settings):
+@pytest.mark.parametrize("units", [16, 32], ids=["moved", "deferred"])
+def test_a_trace_that_has_grown_too_large_begins_anew(units, settings):
     """Or each later step would meet it, and none could be learned from."""
-    weights = 3 * jax.random.normal(KEY, (16, 16)) / 4
-    cell = eqx.tree_at(lambda c: c.weight_hh, bp.RNNCell(1, 16, key=KEY), weights)
-    network = bp.Network(cell, eqx.nn.Linear(16, 1, key=KEY), bp.losses.squared_error)
+    weights = 3 * jax.random.normal(KEY, (units, units)) / np.sqrt(units)
+    cell = eqx.tree_at(lambda c: c.weight_hh, bp.RNNCell(1, units, key=KEY), weights)
+    network = bp.Network(cell, eqx.nn.Linear(units, 1, key=KEY), bp.losses.squared_error)
     learner = bp.Learner(network, bp.BPLambda(1.0, 1.0), **settings)
     xs = np.random.default_rng(0).normal(size=(1024, 1)).astype(np.float32)
     state, skipped = learner.init(KEY), []
@@ -263,6 +266,38 @@ def test_a_trace_that_has_grown_too_large_begins_anew(settings):
     assert sum(skipped) > 0, "or this test would show nothing"
     assert max(skipped) < 100
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state._replace(key=state.steps)))
+
+
+@pytest.mark.parametrize("name", ["deferred", "deferred, every 3"])
+def test_a_large_trace_is_deferred_and_learns_the_same(name, monkeypatch):
+    """Also where steps are skipped on the way, and the trace catches up after one of them."""
+    xs, ys = stream(40)
+    xs[[7, 8, 9, 20], 0] = np.nan
+
+    def learned():
+        learner = MAKERS[name]()
+        state, infos = learner.run(learner.init(KEY), xs, ys)
+        return state, infos
+
+    deferred, said = learned()
+    assert isinstance(deferred.carry.memory, traces.Deferred)
+    monkeypatch.setattr(traces, "LARGE", 2**62)
+    plain, expected = learned()
+    assert not isinstance(plain.carry.memory, traces.Deferred)
+    assert int(said.skipped.sum()) == 4
+    assert_close(said, expected)
+    assert_close((deferred.network, deferred.synthesiser), (plain.network, plain.synthesiser))
+    with jax.enable_x64(False):
+        up_to_date = traces.caught_up(deferred.carry.memory, deferred.synthesiser).trace
+    assert_close(up_to_date, plain.carry.memory, rtol=1e-3, atol=1e-5)
+
+
+def test_a_trace_that_is_moved_at_every_update_anyway_is_not_deferred():
+    for learner in (
+        bp.Learner(make_network(32), bp.BPLambda(), clip_trace=1.0),
+        bp.Learner(make_network(32), bp.BPLambda(), update_every=8),
+    ):
+        assert not isinstance(learner.init(KEY).carry.memory, traces.Deferred)
 
 
 @pytest.mark.parametrize("name", ["accumulate", "every 4"])

@@ -13,6 +13,7 @@ from .checks import require, require_int
 from .network import Network
 from .rules._base import Carry, Gradients, Info, Rule, Window, require_rule
 from .shapes import checked
+from .traces import suited
 from .unroll import as_precise_as, more, nothing_yet, parameters
 
 
@@ -87,7 +88,8 @@ def _sequence_gradients(network, synthesiser, rule, xs, ys, weights, known, size
         return (theta, carry, more(total, gradients)), info
 
     learned = eqx.filter(Gradients(network, synthesiser), eqx.is_inexact_array)
-    state = theta, rule.init(network, synthesiser, batch), nothing_yet(learned)
+    carry = rule.init(network, synthesiser, batch)
+    state = theta, carry._replace(memory=suited(carry.memory, size)), nothing_yet(learned)
     data, head = (xs, ys, weights), None
     if rest:
         state, head = one_window(state, Window(*jax.tree.map(lambda a: a[:rest], data), last=False))

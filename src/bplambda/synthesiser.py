@@ -1,5 +1,7 @@
 """Synthesisers: g(s; θ), the prediction of ∂L_{>t}/∂s_t from the state s_t."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -80,3 +82,8 @@ class MLPSynthesiser(eqx.Module):
         for layer in hidden:
             state = jnp.tanh(layer(state))
         return last(state)
+
+
+def is_linear(synthesiser: Any) -> bool:
+    """Whether g is known to be linear in θ, so that ∇g(s; θ) is the same for every θ. A subclass may not be."""
+    return type(synthesiser) in (LinearSynthesiser, ConditionalSynthesiser)

@@ -18,8 +18,10 @@ class Cost(NamedTuple):
 
 
 COSTS = {
-    # J times the trace; the trace and the next one.
-    "K=1": Cost(lambda s: 2 * s**3 * (s + 1), lambda s: 2 * s**3),
+    # The TD error times the trace, and through half of the last S/4 Jacobians; J times what has moved the trace. Every
+    # S/4 steps it catches up: what has moved it times the trace, the product of Jacobians, the new part of the trace.
+    # The old trace, it moved, its new part; the Jacobians and their products.
+    "K=1": Cost(lambda s: (2 + 1 / 4 + 2 + 8 + 2 + 2) * s**3, lambda s: 3.3 * s**3),
     # The product of Jacobians, the new part of the trace, and the old part moved once a window; the trace and the
     # next one, and a Jacobian and a transport for each of the S steps.
     "K=S": Cost(lambda s: 6 * s**3, lambda s: 4 * s**3),

@@ -13,6 +13,7 @@ from ..learner import Learner
 from ..rules._base import Rule
 from ..rules.bplambda import BPLambda
 from ..rules.bptt import NoBPTT, TruncatedBPTT
+from ..traces import Deferred
 from .baselines.braintrace import d_rtrl
 from .effort import Effort
 from .measure import LeftOut, Now, Row, in_turn, ratio, surroundings
@@ -21,7 +22,7 @@ from .scaling import INPUTS, network
 UNITS, CHUNK, CALLS = 64, 512, 32
 RATE = 1e-3
 BRAINTRACE = "braintrace-d-rtrl"
-LEARNERS = ("bp1", "bp1-every-64", "no-bptt", "truncated-5-rolling", BRAINTRACE)
+LEARNERS = ("bp1", "bp1-moved-at-every-step", "bp1-every-64", "no-bptt", "truncated-5-rolling", BRAINTRACE)
 
 
 class Timed(NamedTuple):
@@ -31,9 +32,12 @@ class Timed(NamedTuple):
     step: Callable[[Any, Any], float]
 
 
-def ours(units: int, rule: Rule, **settings: Any) -> Timed:
+def ours(units: int, rule: Rule, moved_at_every_step: bool = False, **settings: Any) -> Timed:
+    """A learner of ours; or one whose trace moves at every step, as Algorithm 1 is written, also if it is large."""
     learner = Learner(network(eqx.nn.GRUCell, units), rule, optax.adam(RATE), optax.adam(RATE), **settings)
     state = learner.init(jax.random.key(1))
+    if moved_at_every_step and isinstance(state.carry.memory, Deferred):
+        state = state._replace(carry=state.carry._replace(memory=state.carry.memory.trace))
 
     def run(xs, ys):
         nonlocal state
@@ -51,6 +55,7 @@ def learners(units: int) -> dict[str, Timed]:
     exact = BPLambda(lam=1.0, gamma=0.9)
     found = [
         ours(units, exact),
+        ours(units, exact, moved_at_every_step=True),
         ours(units, exact, update_every=64),
         ours(units, NoBPTT()),
         ours(units, TruncatedBPTT(5), rolling=True),
@@ -90,6 +95,8 @@ def streaming(effort: Effort) -> Iterator[Row | Now | LeftOut]:
         yield row(f"{name}/step", called)
         yield row(f"{name}/dispatch", called - inside)
     yield row("update-every-64/vs-update-every-1", each["bp1-every-64/run"], "bp1/run")
+    for name, it in (("update-every-1", "bp1"), ("update-every-64", "bp1-every-64")):
+        yield row(f"{name}/vs-moved-at-every-step", each[f"{it}/run"], "bp1-moved-at-every-step/run")
     if BRAINTRACE in found:
         for how in ("run", "step"):
             yield row(f"{how}/vs-{BRAINTRACE}", each[f"bp1/{how}"], f"{BRAINTRACE}/{how}")

@@ -1,6 +1,7 @@
 """A learner as its user sees it: what may be asked of it, and what is refused."""
 
 import dataclasses
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ..rules._base import Carry, Rule, TruncatingRule, require_rule
 from ..rules.bptt import TruncatedBPTT
 from ..shapes import check_step
 from ..synthesiser import LinearSynthesiser
+from ..traces import suited
 from . import _data
 from ._data import Example
 from ._state import LearnerState, Recent, StepInfo
@@ -216,6 +218,9 @@ class Learner:
         network, size = self._steps.network, self._steps.window
         batch = self._steps.batch_size or 1
         carry = self.rule.init(network, self._steps.synthesiser, batch)
+        # A trace that is clipped at every step is moved at every step.
+        longest = size if self._steps.clip_trace is None else sys.maxsize
+        carry = carry._replace(memory=suited(carry.memory, longest))
         if size == 1:
             return carry, carry.state, None
         if self._example is None:

@@ -13,6 +13,7 @@ from ..cells import wide
 from ..network import Network
 from ..rules._base import Carry, Gradients, Rule, SteppingRule, Window
 from ..rules.true_online import Dutch
+from ..traces import Deferred, caught_up, chosen, emptied, is_full
 from ._state import LearnerState, Recent, StepInfo
 
 
@@ -106,13 +107,30 @@ class Steps:
     def _learn_at_once(self, rule: Rule, data, count, loop):
         """One step, with an update."""
         i, state, infos = loop
+        carry, well = self._with_room(state, 1)
+        state = state._replace(carry=carry)
         seen = self._seen(state, *_at(data, i))
         new, report = (self._rolled if self.rolling else self._stepped)(rule, state, seen)
-        good = seen.good & report.good
+        good = seen.good & report.good & well
         old = state._replace(carry=_emptied(seen.good & report.overflow, state.carry))
         state = _kept(good, new, old)._replace(steps=_count(state.steps), skipped=_count(state.skipped, ~good))
         norms = (jnp.where(good, norm, jnp.zeros_like(norm)) for norm in report.norms)
         return i + 1, state, _put(infos, i, StepInfo(seen.prediction, seen.loss, *norms, updated=good, skipped=~good))
+
+    def _with_room(self, state: LearnerState, steps: int) -> tuple[Carry, Bool[Array, ""]]:
+        """The carry, a deferred trace ready for so many more steps: that changes no number of it, so it is not undone
+        if they are skipped. And whether it is finite; if not, it is empty now."""
+        memory, well = state.carry.memory, jnp.array(True)
+        if isinstance(memory, Deferred):
+
+            def catch_up(loop):
+                memory = caught_up(loop[0], self.modules(state)[1])
+                well = _finite(memory.trace)
+                kept = jax.tree.map(lambda e: jnp.where(well, e, jnp.zeros_like(e)), memory.trace)
+                return memory._replace(trace=kept), well
+
+            memory, well = jax.lax.while_loop(lambda loop: is_full(loop[0], steps), catch_up, (memory, well))
+        return state.carry._replace(memory=memory), well
 
     def _collect_and_learn(self, rule: Rule, data, count, loop):
         """Steps up to the end of the window, or of the data; with the end of the window comes the update.
@@ -141,7 +159,10 @@ class Steps:
         state = state._replace(now=now, recent=recent, steps=steps, skipped=skipped)
 
         def update(state: LearnerState):
+            carry, well = self._with_room(state, self.window)
+            state = state._replace(carry=carry)
             new, report = self._updated(rule, state, Window(recent.xs, recent.ys, recent.weights))
+            report = report._replace(good=report.good & well)
             # Where the update cannot be made, its steps are forgotten.
             carry = _emptied(report.overflow, state.carry)
             undone = state._replace(carry=carry, now=carry.state, skipped=_count(skipped))
@@ -190,7 +211,9 @@ class Steps:
         new = state._replace(
             network=network, synthesiser=synthesiser, optimisers=(first, second), updates=_count(state.updates)
         )
-        is_synthesiser_well = _finite((synthesiser, second, new.carry.memory, gradients.synthesiser))
+        memory = new.carry.memory
+        memory = memory.moved if isinstance(memory, Deferred) else memory  # the rest is looked at when it catches up
+        is_synthesiser_well = _finite((synthesiser, second, memory, gradients.synthesiser))
         good = is_synthesiser_well & _finite((network, first, new.carry.state, gradients.network))
         td_error = jnp.sqrt(jnp.mean(jnp.sum(errors**2, axis=-1)))
         dtype = self.network.dtype
@@ -272,11 +295,19 @@ def _put(all_: PyTree, i: Int[Array, ""], one: PyTree) -> PyTree:
 
 def _kept(good: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     """What is new, if it is good."""
-    return jax.tree.map(lambda a, b: a if a is b else jnp.where(good, a, b), new, old)
+
+    def one(a, b):
+        if isinstance(a, Deferred):
+            return chosen(~good, b, a)
+        return a if a is b else jnp.where(good, a, b)
+
+    return jax.tree.map(one, new, old, is_leaf=lambda a: isinstance(a, Deferred))
 
 
 def _emptied(overflow: Bool[Array, ""], carry: Carry) -> Carry:
     """With a trace that has grown too large emptied: or no later step could be learned from either."""
+    if isinstance(carry.memory, Deferred):
+        return carry._replace(memory=chosen(overflow, emptied(carry.memory), carry.memory))
     return carry._replace(memory=jax.tree.map(lambda e: jnp.where(overflow, jnp.zeros_like(e), e), carry.memory))
 
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from ..network import Network
 from ..targets import lambda_weighted
-from ..traces import accumulate, eligible, zero_trace
-from ..unroll import ended
+from ..traces import accumulate, zero_trace
 from ._base import Carry, Gradients, LambdaRule, Window, finish, predict
 
 
@@ -26,9 +25,13 @@ class BPLambda(LambdaRule):
 
         Σ_t q_tᵀ ∇g(s_t; θ) + q_0ᵀ e,
 
-    where e is the trace that enters. K = 1 is Algorithm 1 itself: no step back in time, constant memory, O(S⁴) per
-    step for a linear synthesiser. A whole sequence in one window never forms a trace: O(S²) per step. In between:
-    O(S³ + S⁴/K) per step and memory constant in time.
+    where e is the trace that enters. K = 1 is Algorithm 1: an update at every step, memory constant in time. A whole
+    sequence in one window never forms a trace: O(S²) per step.
+
+    Algorithm 1 as it is written moves e at every step, O(S⁴) for a linear synthesiser. Where e is large, it is left
+    where it is for S/4 steps, and qᵀe is taken from the other side: qᵀ through the Jacobians of those steps, as they
+    were, and then e. The same products in another order, hence the same numbers to rounding: O(S³) per step, for any
+    window. (A synthesiser that is not linear in its parameters has its trace moved once a window.)
 
     **Arguments:**
 
@@ -52,14 +55,11 @@ class BPLambda(LambdaRule):
 
         q = lambda_weighted(unrolled, ahead, lam, gamma) - g
         learned, trace = pull_theta(q), carry.memory
-        if window.last is not True:
-            trace = self._memory(network, synthesiser, g.shape[1]) if trace is None else trace
-            transport = unrolled.transport(gamma * lam)
-            before, trace = accumulate(trace, q[0], synthesiser, unrolled.states[:-1], transport, window.last)
+        if trace is None and window.last is not True:
+            trace = self._memory(network, synthesiser, g.shape[1])
+        if trace is not None:
+            before, trace = accumulate(trace, q[0], synthesiser, unrolled, gamma * lam, window.last)
             learned = jax.tree.map(jnp.add, learned, before)
-        elif trace is not None:  # it ends here: no need to move it
-            learned = jax.tree.map(jnp.add, learned, eligible(q[0], trace))
-            trace = ended(True, trace)
         gradients = Gradients(
             unrolled.gradient(unrolled.received(scale * ahead)),
             jax.tree.map(lambda d: -d / g.shape[1], learned),
