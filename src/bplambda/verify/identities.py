@@ -19,6 +19,7 @@ from ..rules.online import OnlineLambdaSG
 from ..rules.true_online import TrueOnlineBPLambda
 from ..synthesiser import LinearSynthesiser
 from ..targets import synthetic_gradient_targets
+from ..traces import Deferred
 from . import reference
 from .problems import CELLS, CellName, Problem, problem
 from .theorem import Theorem, theorem
@@ -98,6 +99,13 @@ def engine_is_algorithm_1(seed: int) -> float:
 @identity("the same with an MLP as synthesiser", "Algorithm 1")
 def engine_with_mlp(seed: int) -> float:
     return _engine(seed, "mlp")
+
+
+@identity("the same with a trace so large that it is deferred", "Algorithm 1")
+def engine_with_deferred_trace(seed: int) -> float:
+    p, rule = problem(seed, "gru", hidden=32, steps=19, batch=1), BPLambda(*hyperparameters(seed))
+    assert isinstance(rule.init(p.network, p.synthesiser, 1).memory, Deferred), "it catches up every 8 steps"
+    return error_of_engine(p, rule, window=1)
 
 
 @identity("Algorithm 1 summed = regression on G^λ", "Eq. 11, offline λ-SG")
