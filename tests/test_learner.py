@@ -292,6 +292,23 @@ def test_a_large_trace_is_deferred_and_learns_the_same(name, monkeypatch):
     assert_close(up_to_date, plain.carry.memory, rtol=1e-3, atol=1e-5)
 
 
+def test_a_trace_that_was_saved_before_it_was_deferred_goes_on(tmp_path):
+    learner, (xs, ys) = made("deferred"), stream(30)
+    state, _ = learner.run(learner.init(KEY), xs[:13], ys[:13])
+    assert isinstance(state.carry.memory, traces.Deferred)
+    trace = traces.caught_up(state.carry.memory, state.synthesiser).trace
+    older = state._replace(carry=state.carry._replace(memory=trace))
+    configuration = learner._configuration(str(jax.random.key_impl(state.key)))
+    checkpoints.save(tmp_path / "older.npz", older, configuration)
+    loaded = learner.load(tmp_path / "older.npz")
+    assert isinstance(loaded.carry.memory, traces.Deferred)
+    expected, found = (learner.run(s, xs[13:], ys[13:])[1] for s in (state, loaded))
+    assert_close(found, expected)
+    checkpoints.save(tmp_path / "other.npz", older, configuration | {"update_every": 2})
+    with pytest.raises(CheckpointError, match=r"saved by another learner: update_every is 2 in the file, 1 here"):
+        learner.load(tmp_path / "other.npz")
+
+
 def test_a_trace_that_is_moved_at_every_update_anyway_is_not_deferred():
     for learner in (
         bp.Learner(make_network(32), bp.BPLambda(), clip_trace=1.0),

@@ -88,7 +88,7 @@ def caught_up(memory: Deferred, synthesiser: Any) -> Deferred:
     nothing = jnp.zeros_like(memory.moved[:, 0])
     states = _time_first(memory.states)
     _, trace = _moved(memory.trace, nothing, synthesiser, states, memory.moved, transport, last=False)
-    return _from_now_on(memory, trace)
+    return from_now_on(memory, trace)
 
 
 def eligible(q: Float[Array, "B S"], memory: Trace, synthesiser: Any) -> PyTree[Array]:
@@ -175,11 +175,11 @@ def accumulate(
     transport = unrolled.transport(decay)
     trace = memory.trace if is_deferred else memory
     before, trace = _moved(trace, q, synthesiser, states, transport[0], transport, last)
-    return before, _from_now_on(memory, trace) if is_deferred else trace
+    return before, from_now_on(memory, trace) if is_deferred else trace
 
 
-def _from_now_on(memory: Deferred, trace: PyTree[Array]) -> Deferred:
-    """A trace that has caught up: A is the identity."""
+def from_now_on(memory: Deferred, trace: PyTree[Array]) -> Deferred:
+    """`trace`, deferred from here on: A is the identity, and there are no steps that it lacks."""
     identity = jnp.eye(memory.moved.shape[1], dtype=memory.moved.dtype)
     moved = jnp.broadcast_to(identity, memory.moved.shape)
     return memory._replace(trace=trace, moved=moved, count=jnp.zeros_like(memory.count))

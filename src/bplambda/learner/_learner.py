@@ -1,5 +1,6 @@
 """A learner as its user sees it: what may be asked of it, and what is refused."""
 
+import contextlib
 import dataclasses
 import sys
 import zlib
@@ -20,7 +21,7 @@ from ..rules._base import Carry, Rule, TruncatingRule, require_rule
 from ..rules.bptt import TruncatedBPTT
 from ..shapes import check_step
 from ..synthesiser import LinearSynthesiser
-from ..traces import suited
+from ..traces import Deferred, from_now_on, suited
 from . import _data
 from ._data import Example
 from ._state import LearnerState, Recent, StepInfo
@@ -181,7 +182,18 @@ class Learner:
     def load(self, path: Path | str) -> LearnerState:
         """Reads a state that this learner, or one made like it, has saved."""
         kind = checkpoints.configuration(Path(path)).get("key")
-        return checkpoints.load(Path(path), self._like(kind), self._configuration(kind))
+        like, configuration = self._like(kind), self._configuration(kind)
+        try:
+            return checkpoints.load(Path(path), like, configuration)
+        except checkpoints.CheckpointError:
+            if isinstance(like.carry.memory, Deferred):  # an older version may have saved the trace as it is
+                older = like._replace(carry=like.carry._replace(memory=like.carry.memory.trace))
+                with contextlib.suppress(checkpoints.CheckpointError):
+                    state = checkpoints.load(Path(path), older, configuration)
+                    fresh: Any = self._fresh_carry()[0].memory
+                    memory = from_now_on(fresh, state.carry.memory)
+                    return state._replace(carry=state.carry._replace(memory=memory))
+            raise
 
     def _like(self, kind_of_key: str | None) -> LearnerState:
         """The shapes of a state."""
