@@ -351,6 +351,23 @@ def test_a_deferred_trace_is_the_trace(name, synthesiser, monkeypatch):
     assert distance(found(0), found(2**62)) < 1e-12
 
 
+def test_the_end_of_a_sequence_forgets_a_deferred_trace_that_is_not_finite(monkeypatch):
+    p, rule = problem(3, "gru", hidden=12, batch=3, steps=20), bp.BPLambda(0.8, 0.9, 1.0)
+    monkeypatch.setattr(traces, "LARGE", 0)
+    fresh = rule.init(p.network, p.synthesiser, 3)
+    assert isinstance(fresh.memory, traces.Deferred)
+    broken = jax.tree.map(lambda e: jnp.full_like(e, jnp.inf), fresh.memory.trace)
+    carry = fresh._replace(memory=traces.from_now_on(fresh.memory, broken))
+    window = bp.Window(p.xs[:1], p.ys[:1], p.weights[:1], last=jnp.array(True))
+    gradients, carry, _ = rule.window(p.network, p.synthesiser, carry, window)
+    assert not np.all(np.isfinite(gradients.synthesiser.weight)), "it is not hidden"
+    for t in range(1, 10):  # it catches up every 3 steps
+        window = bp.Window(p.xs[t : t + 1], p.ys[t : t + 1], p.weights[t : t + 1])
+        wanted, fresh, _ = rule.window(p.network, p.synthesiser, fresh, window)
+        found, carry, _ = rule.window(p.network, p.synthesiser, carry, window)
+        assert distance(found, wanted) < 1e-12
+
+
 def test_a_synthesiser_that_is_not_linear_is_not_deferred(monkeypatch):
     """∇g would be another one by then. A subclass of a linear one need not be linear."""
     monkeypatch.setattr(traces, "LARGE", 0)

@@ -87,7 +87,8 @@ def caught_up(memory: Deferred, synthesiser: Any) -> Deferred:
     _, transport = lax.scan(earlier, identity, jnp.arange(memory.most, dtype=memory.count.dtype), reverse=True)
     nothing = jnp.zeros_like(memory.moved[:, 0])
     states = _time_first(memory.states)
-    _, trace = _moved(memory.trace, nothing, synthesiser, states, memory.moved, transport, last=False)
+    old = ended(~_is_in_play(memory), memory.trace)
+    _, trace = _moved(old, nothing, synthesiser, states, memory.moved, transport, last=False)
     return from_now_on(memory, trace)
 
 
@@ -108,7 +109,11 @@ def eligible(q: Float[Array, "B S"], memory: Trace, synthesiser: Any) -> PyTree[
     _, rows = lax.fori_loop(0, count, back, (q, jnp.zeros_like(memory.states)))
     theta, rebuild = parameters(synthesiser)
     _, pull = jax.vjp(lambda p: over_time_and_batch(rebuild(p))(memory.states), theta)
-    older = eligible(jnp.einsum("bi,bij->bj", q, memory.moved), memory.trace, synthesiser)
+    # An e that is out of play may be anything, even not finite, and is not read.
+    q = jnp.einsum("bi,bij->bj", q, memory.moved)
+    older = lax.cond(
+        _is_in_play(memory), lambda: eligible(q, memory.trace, synthesiser), lambda: jax.tree.map(jnp.zeros_like, theta)
+    )
     return jax.tree.map(jnp.add, older, pull(rows)[0])
 
 
@@ -214,6 +219,11 @@ def _moved(trace, q, synthesiser, states, by, transport, last) -> tuple[PyTree[A
 
     numbers = sum(e[0].size for e in jax.tree.leaves(trace))
     return lax.platform_dependent(trace, cpu=one_by_one if numbers >= LARGE else at_once, default=at_once)
+
+
+def _is_in_play(memory: Deferred) -> Bool[Array, ""]:
+    """Whether there is anything left of e: not where a sequence has begun since then."""
+    return jnp.any(memory.moved != 0)
 
 
 def _time_first(a: Array) -> Array:
