@@ -111,7 +111,7 @@ class Steps:
         state = state._replace(carry=carry)
         seen = self._seen(state, *_at(data, i))
         new, report = (self._rolled if self.rolling else self._stepped)(rule, state, seen)
-        good = seen.good & report.good & well
+        good = _once(seen.good & report.good & well, i)
         old = state._replace(carry=_emptied(seen.good & report.overflow, state.carry))
         state = _kept(good, new, old)._replace(steps=_count(state.steps), skipped=_count(state.skipped, ~good))
         norms = (jnp.where(good, norm, jnp.zeros_like(norm)) for norm in report.norms)
@@ -309,6 +309,12 @@ def _emptied(overflow: Bool[Array, ""], carry: Carry) -> Carry:
     if isinstance(carry.memory, Deferred):
         return carry._replace(memory=chosen(overflow, emptied(carry.memory), carry.memory))
     return carry._replace(memory=jax.tree.map(lambda e: jnp.where(overflow, jnp.zeros_like(e), e), carry.memory))
+
+
+def _once(flag: Bool[Array, ""], i: Int[Array, ""]) -> Bool[Array, ""]:
+    """The same flag, found once. All that a step changes waits for it, and the compiler would work it out anew for each
+    array, hundreds of numbers and all; it does not look through a loop, even one that is never gone through (i ≥ 0)."""
+    return jax.lax.while_loop(lambda loop: loop[1] < 0, lambda loop: (~loop[0], loop[1] + 1), (flag, i))[0]
 
 
 def _count(so_far: Int[Array, ""], more: Bool[Array, ""] | bool = True) -> Int[Array, ""]:
