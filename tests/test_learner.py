@@ -113,8 +113,9 @@ def test_a_step_is_the_rule_s_window_and_an_optimiser_step(batch):
     carry = rule.init(network, synthesiser, batch or 1)
     if batch is None:
         xs, ys = xs[:, None], ys[:, None]
+    window_of = eqx.filter_jit(rule.window)
     for t in range(6):
-        gradients, carry, info = rule.window(network, synthesiser, carry, bp.Window(xs[t : t + 1], ys[t : t + 1]))
+        gradients, carry, info = window_of(network, synthesiser, carry, bp.Window(xs[t : t + 1], ys[t : t + 1]))
         steps, adam_state = adam.update(gradients.network, adam_state)
         network = eqx.apply_updates(network, steps)
         synthesiser = jax.tree.map(lambda p, g: p - 1e-2 * g, synthesiser, gradients.synthesiser)

@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from bplambda.cli import Report, Target, parse
+from bplambda.cli import Report, Target, main, parse
 from bplambda.config import Run, run_of
 from bplambda.experiments import EXPERIMENTS
 from bplambda.experiments._base import Preset, mean_sem
@@ -198,7 +198,34 @@ def command(*args, cwd, **kwargs):
     return subprocess.run([BPLAMBDA, *args], cwd=cwd, capture_output=True, text=True, timeout=600, **kwargs)
 
 
-def test_train_report_and_help(tmp_path):
+@pytest.fixture
+def said(capsys, monkeypatch, tmp_path):
+    """What a command says, and its exit code, without the seconds that a process of its own takes to start."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bplambda.processes.end_as_if_by_ctrl_c", lambda: None)
+    monkeypatch.setenv("BPLAMBDA_DATA", "")  # a command may set it: afterwards it is as it was
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["bplambda", *args])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        code = end.value.code
+        return f"{printed.out}{printed.err}{code}", code
+
+    return run
+
+
+def test_help_has_defaults_and_an_example(said):
+    tasks = (["train", task] for task in ("toy", "seqmnist", "copyrepeat"))
+    for words in (*tasks, ["reproduce"], ["report"], ["verify"], ["data"]):
+        text, code = said(*words, "--help")
+        assert not code
+        assert "Example: bplambda" in text
+        assert "default" in text
+
+
+def test_train_and_report(tmp_path):
     arguments = ["train", "toy", "--length", "5", "--epochs", "5", "--units", "8", "--seeds", "2"]
     first = command(*arguments, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -208,11 +235,6 @@ def test_train_report_and_help(tmp_path):
     report = command("report", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     assert (tmp_path / "report" / "index.html").exists()
-    tasks = (["train", task] for task in ("toy", "seqmnist", "copyrepeat"))
-    for words in (*tasks, ["reproduce"], ["report"], ["verify"], ["data"]):
-        text = command(*words, "--help", cwd=tmp_path).stdout
-        assert "Example: bplambda" in text
-        assert "default" in text
 
 
 def test_training_does_not_wait_for_what_only_drawing_needs(tmp_path):
@@ -241,7 +263,13 @@ def test_whoever_reads_may_stop_reading(tmp_path):
     assert process.returncode == 1
 
 
-def test_mistakes_on_the_command_line(tmp_path):
+def test_a_mistake_in_a_process_of_its_own(tmp_path):
+    found = command("train", "toy", "--lam", "3", cwd=tmp_path)
+    assert found.returncode == 1
+    assert found.stderr == "bplambda: lam is 3.0, but must be between 0 and 1.\n"
+
+
+def test_mistakes_on_the_command_line(tmp_path, said):
     (tmp_path / "a file").touch()
     for arguments, words in (
         (["train", "toy", "--lam", "3"], "lam is 3.0, but must be between 0 and 1"),
@@ -258,10 +286,10 @@ def test_mistakes_on_the_command_line(tmp_path):
         (["reproduce", "theorem", "--out", "a file"], "a file cannot be written to: File exists."),
         (["bench", "start", "--out", "a file"], "a file cannot be written to: File exists."),
     ):
-        found = command(*arguments, cwd=tmp_path)
-        assert found.returncode != 0
-        assert words in found.stdout + found.stderr
-        assert "Traceback" not in found.stderr
+        text, code = said(*arguments)
+        assert code
+        assert words in text
+        assert "Traceback" not in text
 
 
 def test_ctrl_c_leaves_everything_resumable(tmp_path):

@@ -19,6 +19,11 @@ from bplambda.verify.problems import CELLS, problem
 LSTM = problem(1, "lstm")
 
 
+def compiled(function):
+    """A program of its own, whatever has been changed since the last: operation by operation takes much longer."""
+    return eqx.filter_jit(lambda *args: function(*args))
+
+
 def rule_name(rule):
     return type(rule).__name__ + str(getattr(rule, "n", ""))
 
@@ -56,17 +61,19 @@ def test_loss_and_predictions_are_those_of_the_network(rule):
 def test_jacobians_and_their_products(name):
     p = problem(2, name)
     network, steps = p.network, len(p.xs)
-    unrolled = unroll(network, network.zero_state(2), p.xs, p.ys, p.weights)
+    unrolled = compiled(unroll)(network, network.zero_state(2), p.xs, p.ys, p.weights)
+    jacobians, transport = (compiled(f)() for f in (unrolled.jacobians, lambda: unrolled.transport(0.7)))
 
     def after(s, xs):
         return network.flatten(jax.lax.scan(lambda s, x: (network.cell(x, s), None), network.unflatten(s), xs)[0])
 
     for t in (0, steps - 1):
         step, rest = (
-            jax.vmap(jax.jacobian(after), in_axes=(0, 1))(unrolled.states[t], xs) for xs in (p.xs[t : t + 1], p.xs[t:])
+            compiled(jax.vmap(jax.jacobian(after), in_axes=(0, 1)))(unrolled.states[t], xs)
+            for xs in (p.xs[t : t + 1], p.xs[t:])
         )
-        np.testing.assert_allclose(unrolled.jacobians()[t], step, atol=1e-12)
-        np.testing.assert_allclose(unrolled.transport(0.7)[t], 0.7 ** (steps - t) * rest, atol=1e-12)
+        np.testing.assert_allclose(jacobians[t], step, atol=1e-12)
+        np.testing.assert_allclose(transport[t], 0.7 ** (steps - t) * rest, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -92,7 +99,7 @@ def test_cells_without_bias(make, getkey):
 
         return jnp.sum(jax.lax.scan(step, network.zero_state(2), (LSTM.xs, LSTM.ys))[1])
 
-    assert distance(found.network, jax.grad(loss)(network)) < 1e-12
+    assert distance(found.network, compiled(jax.grad(loss))(network)) < 1e-12
 
 
 class Oscillator(eqx.Module):
@@ -127,7 +134,7 @@ def test_any_cell_with_any_pytree_as_its_state(rule, getkey):
 
 @pytest.mark.parametrize("rule", all_rules(1), ids=rule_name)
 def test_a_sequence_starts_afresh_after_the_last(rule):
-    p = LSTM
+    p, window_of = LSTM, compiled(rule.window)
     size = rule.window_size(7)
 
     def sequence(carry):
@@ -135,7 +142,7 @@ def test_a_sequence_starts_afresh_after_the_last(rule):
         for start in range(0, 7, size):
             data = (a[start : start + size] for a in (p.xs, p.ys, p.weights))
             window = bp.Window(*data, last=start + size == 7)
-            gradients, carry, _ = rule.window(p.network, p.synthesiser, carry, window)
+            gradients, carry, _ = window_of(p.network, p.synthesiser, carry, window)
             total = gradients if total is None else jax.tree.map(jnp.add, total, gradients)
         return total, carry
 
@@ -320,7 +327,7 @@ def test_traces_are_moved_one_by_one_as_they_are_all_at_once(synthesiser, last, 
     for large in (0, 2**62):
         monkeypatch.setattr(traces, "LARGE", large)
         window = bp.Window(p.xs[:3], p.ys[:3], p.weights[:3], last=last)
-        found.append(rule.window(p.network, p.synthesiser, zero._replace(memory=memory), window))
+        found.append(compiled(rule.window)(p.network, p.synthesiser, zero._replace(memory=memory), window))
     assert distance(*found) < 1e-12
     assert bool(optax.tree.norm(found[0][1].memory) == 0) == bool(last)
 
@@ -336,13 +343,14 @@ def test_a_deferred_trace_is_the_trace(name, synthesiser, monkeypatch):
 
     def found(large):
         monkeypatch.setattr(traces, "LARGE", large)
+        window_of = compiled(rule.window)
         theta, carry, start, total = g, rule.init(p.network, g, 3), 0, []
         assert isinstance(carry.memory, traces.Deferred) == (large == 0)
         for i, steps in enumerate((1, 1, 1, 1, 2, 1, 3, 1, 1, 2, 1, 1, 1, 1, 2)):
             now = slice(start, start + steps)
             last = jnp.array(i == 11)
             window = bp.Window(p.xs[now], p.ys[now], p.weights[now], last=last)
-            gradients, carry, _ = rule.window(p.network, theta, carry, window)
+            gradients, carry, _ = window_of(p.network, theta, carry, window)
             theta = jax.tree.map(lambda t, d: t - 0.1 * d, theta, gradients.synthesiser)
             total.append(gradients)
             start += steps
@@ -354,17 +362,17 @@ def test_a_deferred_trace_is_the_trace(name, synthesiser, monkeypatch):
 def test_the_end_of_a_sequence_forgets_a_deferred_trace_that_is_not_finite(monkeypatch):
     p, rule = problem(3, "gru", hidden=12, batch=3, steps=20), bp.BPLambda(0.8, 0.9, 1.0)
     monkeypatch.setattr(traces, "LARGE", 0)
-    fresh = rule.init(p.network, p.synthesiser, 3)
+    fresh, window_of = rule.init(p.network, p.synthesiser, 3), compiled(rule.window)
     assert isinstance(fresh.memory, traces.Deferred)
     broken = jax.tree.map(lambda e: jnp.full_like(e, jnp.inf), fresh.memory.trace)
     carry = fresh._replace(memory=traces.from_now_on(fresh.memory, broken))
     window = bp.Window(p.xs[:1], p.ys[:1], p.weights[:1], last=jnp.array(True))
-    gradients, carry, _ = rule.window(p.network, p.synthesiser, carry, window)
+    gradients, carry, _ = window_of(p.network, p.synthesiser, carry, window)
     assert not np.all(np.isfinite(gradients.synthesiser.weight)), "it is not hidden"
     for t in range(1, 10):  # it catches up every 3 steps
         window = bp.Window(p.xs[t : t + 1], p.ys[t : t + 1], p.weights[t : t + 1])
-        wanted, fresh, _ = rule.window(p.network, p.synthesiser, fresh, window)
-        found, carry, _ = rule.window(p.network, p.synthesiser, carry, window)
+        wanted, fresh, _ = window_of(p.network, p.synthesiser, fresh, window)
+        found, carry, _ = window_of(p.network, p.synthesiser, carry, window)
         assert distance(found, wanted) < 1e-12
 
 
@@ -525,7 +533,7 @@ def test_a_loss_may_be_undefined_where_it_has_no_weight():
         return jnp.sum(jax.lax.scan(step, network.zero_state(2), (p.xs, targets, weights))[1])
 
     found = bp.sequence_gradients(network, None, bp.BPTT(), p.xs, ys, weights)[0].network
-    assert distance(found, jax.grad(loss)(network)) < 1e-10
+    assert distance(found, compiled(jax.grad(loss))(network)) < 1e-10
 
 
 def test_a_synthesiser_is_arrays_and_nothing_else():
@@ -589,7 +597,7 @@ def test_a_nearly_closed_gate_in_half_precision(cell, dtype):
             new = step(eqx.tree_at(lambda c: c.bias, made, bias), x, state)
             return sum(jnp.sum(part) for part in jax.tree.leaves(new))
 
-        return jax.grad(summed, argnums=(0, 1))(made.bias, state)
+        return compiled(jax.grad(summed, argnums=(0, 1)))(made.bias, state)
 
     found, expected = gates(parts.step), gates(lambda c, x, s: c(x, s))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -627,4 +635,5 @@ def test_an_unknown_cell_s_gradient_in_groups_of_any_size(numbers, monkeypatch):
 
 def unrolled_gradients(rule, network, p):
     carry = bp.Carry(network.zero_state(p.xs.shape[1]), None)
-    return rule.window(network, p.synthesiser, carry, bp.Window(p.xs, p.ys, p.weights, last=True))[0].network
+    window = bp.Window(p.xs, p.ys, p.weights, last=True)
+    return compiled(rule.window)(network, p.synthesiser, carry, window)[0].network
