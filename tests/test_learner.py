@@ -795,6 +795,8 @@ def test_a_checkpoint_of_a_future_version_is_refused(tmp_path, monkeypatch):
 SAVING = """
 import sys, jax, test_learner
 from pathlib import Path
+from bplambda.cache import use_compilation_cache
+use_compilation_cache()
 learner = test_learner.made("accumulate")
 state = learner.init(jax.random.key(0))
 xs, ys = test_learner.stream()
