@@ -78,7 +78,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     except FileNotFoundError:
         raise CheckpointError(f"There is no checkpoint at {path}.") from None
     except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror}.") from error
+        raise CheckpointError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from error
     except DAMAGE as error:
         raise CheckpointError(f"{path} is not a whole checkpoint: it was cut short or changed.") from error
     if not known:
