@@ -207,6 +207,17 @@ def test_no_damage_is_too_small_or_too_odd(whole, tmp_path, capsys):
     assert "damaged" in capsys.readouterr().out
 
 
+def test_damage_that_looks_like_another_compression(whole, tmp_path, capsys):
+    store = copied(whole, tmp_path)
+    folder = store.folder / GROUP[0].name
+    content = bytearray((folder / "metrics.npz").read_bytes())
+    for mark, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        content[content.index(mark) + place] ^= 4  # 8 is deflated, 12 would be bz2
+    (folder / "metrics.npz").write_bytes(content)
+    assert store.find(GROUP[0]) is None
+    assert "Invalid data stream" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("change", [{"format": 2}, {"a_setting_of_tomorrow": 3}])
 def test_what_another_version_has_written_is_left_to_it(whole, tmp_path, capsys, change):
     store = copied(whole, tmp_path)

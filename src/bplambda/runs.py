@@ -212,8 +212,9 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.EINVAL):  # gone; or it says that there is something where nothing is
-            raise ValueError(error.strerror) from error
+        # Gone; or it says that there is something where nothing is; or, by bz2, that it cannot be decompressed.
+        if error.errno in (errno.ENOENT, errno.EINVAL, None):
+            raise ValueError(error.strerror or str(error)) from error
         raise StoreError(f"Cannot read {path}: {error.strerror}. Put it right and give the command again.") from error
 
 
