@@ -116,6 +116,22 @@ def test_data(arguments, words):
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda network, xs: bp.alignment(network, P.synthesiser, xs, YS),
+        lambda network, xs: bp.synthetic_gradient_targets(network, P.synthesiser, bp.BPLambda(), xs, YS),
+        lambda network, xs: bp.gradcheck(network, bp.BPLambda(), xs, YS),
+    ],
+)
+def test_data_of_what_is_beside_a_rule(call):
+    for xs in (jnp.ones(5), None, 1.0):
+        with pytest.raises(ValueError, match=r"xs .+ time first, then batch"):
+            call(P.network, xs)
+    with pytest.raises(ValueError, match=r"network is 'GRUCell', but must be a bplambda.Network"):
+        call(P.network.cell, XS)
+
+
 def test_inputs_that_would_change_the_precision():
     single = jax.tree.map(lambda a: a.astype("float32"), P.network)
     jax.config.update("jax_numpy_dtype_promotion", "standard")

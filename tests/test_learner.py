@@ -442,6 +442,21 @@ def test_a_reset_forgets_the_sequence_and_keeps_what_was_learned(learner):
     assert_same((fresh.carry, fresh.now, fresh.recent), (begin.carry, begin.now, begin.recent))
 
 
+@pytest.mark.parametrize("name", ["deferred", "every 4", "n-step", "rolling"])
+def test_a_state_may_be_given_away(name):
+    learner, (xs, ys) = MAKERS[name](), stream(5)
+    step, run = (jax.jit(function, donate_argnums=0) for function in (learner.step, learner.run))
+    state = learner.init(KEY)
+    for x, y in zip(xs, ys, strict=True):
+        state, _ = step(state, x, y)
+    given, _ = run(learner.reset(state), xs, ys)
+    state = learner.init(KEY)
+    for x, y in zip(xs, ys, strict=True):
+        state, _ = learner.step(state, x, y)
+    kept, _ = learner.run(learner.reset(state), xs, ys)
+    assert_close(given.network, kept.network)
+
+
 def test_learners_under_vmap():
     xs, ys = stream()
 

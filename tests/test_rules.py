@@ -1,5 +1,6 @@
 """The contract: carries, windows, what info holds, vmap and jit, memory."""
 
+import itertools
 from typing import Any
 
 import equinox as eqx
@@ -376,6 +377,34 @@ def test_the_end_of_a_sequence_forgets_a_deferred_trace_that_is_not_finite(monke
         assert distance(found, wanted) < 1e-12
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "traced"])
+@pytest.mark.parametrize("wrong", [1.0, np.nan])
+def test_a_sequence_knows_nothing_of_the_one_before(wrong, known, monkeypatch):
+    """Whatever the sizes of their windows: there is room for 3 steps in the deferred trace."""
+    monkeypatch.setattr(traces, "LARGE", 0)
+    p, rule = problem(3, "gru", hidden=12, batch=3, steps=8), bp.BPLambda(0.8, 0.9, 1.0)
+    wanted, _ = bp.sequence_gradients(p.network, p.synthesiser, rule, p.xs, p.ys, p.weights)
+    window_of = compiled(rule.window)
+
+    def sequence(carry, xs, sizes):
+        start, total = 0, []
+        for steps in sizes:
+            now, last = slice(start, start + steps), start + steps == len(xs)
+            window = bp.Window(xs[now], p.ys[now], p.weights[now], last=last if known else jnp.array(last))
+            gradients, carry, _ = window_of(p.network, p.synthesiser, carry, window)
+            total.append(gradients)
+            start += steps
+        return jax.tree.map(lambda *parts: sum(parts), *total), carry
+
+    sizes = ([1] * 8, [4] * 2, [2, 1, 5])
+    for first, second in itertools.product(sizes, sizes):
+        fresh = rule.init(p.network, p.synthesiser, 3)
+        before, carry = sequence(fresh, p.xs.at[1].multiply(wrong), first)
+        assert bool(np.all(np.isfinite(before.synthesiser.weight))) == np.isfinite(wrong), "it is not hidden"
+        found, _ = sequence(carry, p.xs, second)
+        assert distance(found, wanted) < 1e-12
+
+
 def test_a_synthesiser_that_is_not_linear_is_not_deferred(monkeypatch):
     """∇g would be another one by then. A subclass of a linear one need not be linear."""
     monkeypatch.setattr(traces, "LARGE", 0)
@@ -637,3 +666,19 @@ def unrolled_gradients(rule, network, p):
     carry = bp.Carry(network.zero_state(p.xs.shape[1]), None)
     window = bp.Window(p.xs, p.ys, p.weights, last=True)
     return compiled(rule.window)(network, p.synthesiser, carry, window)[0].network
+
+
+@pytest.mark.parametrize("at", [(0.0, 0.5), (0.5, 0.0), (1.0, 1.0)])
+def test_targets_have_a_derivative_at_the_ends_of_lambda_and_gamma(at):
+    p = problem(5, "gru", steps=4)
+
+    def total(lam, gamma):
+        targets = bp.synthetic_gradient_targets(p.network, p.synthesiser, bp.BPLambda(lam, gamma), p.xs, p.ys)
+        return sum(jnp.sum(a) for a in targets)
+
+    # Of polynomials, inwards from where they are still defined.
+    step = 1e-6
+    inwards = [step if number < 1 else -step for number in at]
+    wanted = [(total(at[0] + inwards[0], at[1]) - total(*at)) / inwards[0]]
+    wanted += [(total(at[0], at[1] + inwards[1]) - total(*at)) / inwards[1]]
+    np.testing.assert_allclose(jax.grad(total, (0, 1))(*at), wanted, rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .network import Network
 from .rules._base import check_synthesiser
+from .shapes import time_and_batch
 from .unroll import unroll
 
 
@@ -35,7 +36,7 @@ def alignment(network: Network, synthesiser: Any, xs, ys, weights=None) -> Float
 
 def cosines(network: Network, synthesiser: Any, xs, ys, weights) -> Float[Array, " T-1"]:
     """`alignment`, within a compiled program."""
-    batch = jax.tree.leaves(xs)[0].shape[1]
+    _, batch = time_and_batch("xs", xs)
     unrolled = unroll(network, network.zero_state(batch), xs, ys, weights)
     true = unrolled.back(unrolled.loss_gradients, jnp.ones((), network.dtype))[1:]
     synthetic = jax.vmap(jax.vmap(synthesiser))(unrolled.states[1:-1])

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .network import Network
-from .rules._base import Rule, require_rule
+from .rules._base import Rule, require_network, require_rule
 from .rules.bptt import BPTT
 from .sequence import sequence_gradients
 from .synthesiser import LinearSynthesiser
@@ -97,6 +97,7 @@ def gradcheck(
         ```
     """
     require_rule(rule)
+    require_network(network)
     untrained = synthesiser is None and rule.needs_synthesiser
     if untrained:
         synthesiser = LinearSynthesiser(network.state_size, network.dtype)

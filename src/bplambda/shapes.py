@@ -16,11 +16,11 @@ def checked(network: Network, state: PyTree, xs: PyTree, ys: PyTree, weights: An
     **Arguments:** `network`; `state`, a batch of states to start from; `xs`, `ys`, `weights` as in a `Window`.
     """
     xs, ys = _arrays("xs", xs), _arrays("ys", ys)
-    steps, batch = _time_and_batch("xs", xs)
+    steps, batch = time_and_batch("xs", xs)
     require(steps > 0, "xs", shape_of(xs), "of at least one time-step: this window is empty")
     require(batch > 0, "xs", shape_of(xs), "of at least one example: this batch is empty")
     allowed = f"time first, then batch, as xs is: [{steps}, {batch}, ...]"
-    require(_time_and_batch("ys", ys) == (steps, batch), "ys", shape_of(ys), allowed)
+    require(time_and_batch("ys", ys) == (steps, batch), "ys", shape_of(ys), allowed)
     weights = _weights(weights, steps, batch, network.dtype)
 
     zero = jax.eval_shape(lambda: network.zero_state(batch))
@@ -41,10 +41,10 @@ def _arrays(name: str, data: PyTree) -> PyTree[Array]:
         raise ValueError(f"{name} is of {', '.join(kinds)}, but must be arrays of numbers.") from error
 
 
-def _time_and_batch(name: str, data: PyTree) -> tuple[int, int]:
-    leaves = jax.tree.leaves(data)
-    leads = {leaf.shape[:2] for leaf in leaves}
-    same = len(leads) == 1 and all(leaf.ndim >= 2 for leaf in leaves)
+def time_and_batch(name: str, data: PyTree) -> tuple[int, int]:
+    """K and B, the first two axes of all arrays."""
+    leads = {jnp.shape(leaf)[:2] for leaf in jax.tree.leaves(data)}
+    same = len(leads) == 1 and all(len(lead) == 2 for lead in leads)
     require(same, name, shape_of(data), "arrays with time first, then batch: [K, B, ...], the same K and B in all")
     return leads.pop()
 

@@ -11,6 +11,7 @@ from .checks import require
 from .network import Network
 from .rules._base import Rule, predict
 from .rules.parallel import DataParallel
+from .shapes import time_and_batch
 from .unroll import Unrolled, unroll
 
 
@@ -64,7 +65,7 @@ def synthetic_gradient_targets(network: Network, synthesiser: Any, rule: Rule, x
 
 @eqx.filter_jit
 def _targets(network, synthesiser, lam, gamma, xs, ys, weights) -> Targets:
-    batch = jax.tree.leaves(xs)[0].shape[1]
+    _, batch = time_and_batch("xs", xs)
     unrolled = unroll(network, network.zero_state(batch), xs, ys, weights)
     _, g, _ = predict(synthesiser, unrolled, last=True)
     lam, gamma, steps = jnp.asarray(lam, g.dtype), jnp.asarray(gamma, g.dtype), len(g)
@@ -81,6 +82,10 @@ def _targets(network, synthesiser, lam, gamma, xs, ys, weights) -> Targets:
         worth = jnp.einsum("nbi,tbij->ntbj", jnp.stack([l_tau, g_tau]), D)
         return D, jnp.where((t < tau)[None, :, None, None], worth, 0)
 
+    def powers(number):
+        """From the zeroth on, as products: the power of a zero has no derivative."""
+        return jnp.cumprod(jnp.concatenate([jnp.ones(1, g.dtype), jnp.broadcast_to(number, steps)]))
+
     t = jnp.arange(steps)
     identity = jnp.broadcast_to(jnp.eye(g.shape[-1], dtype=g.dtype), (steps, batch, g.shape[-1], g.shape[-1]))
     J = jacobian(xs, unrolled.states[:-1])
@@ -94,11 +99,11 @@ def _targets(network, synthesiser, lam, gamma, xs, ys, weights) -> Targets:
     dL, dg = (jnp.where(inside, worth[tau - 1, i, t[None]], 0) for i in (0, 1))
 
     # G⁽ⁿ⁾_t = Σ_{k=1..n} γ^{k−1} ∂L_{t+k}/∂s_t + γⁿ g_{t+n}ᵀ ∂s_{t+n}/∂s_t
-    discount = (gamma ** jnp.arange(steps + 1, dtype=g.dtype))[:, None, None, None]
+    discount = powers(gamma)[:, None, None, None]
     n_step = jnp.cumsum(discount[:-1] * dL, axis=0) + discount[1:] * dg
 
     # G^{λ|H}_t = (1−λ) Σ_{n=1..H−t−1} λ^{n−1} G⁽ⁿ⁾_t + λ^{H−t−1} G⁽ᴴ⁻ᵗ⁾_t, and G^λ is the one with H = T.
     n, longest = n[None], jnp.arange(1, steps + 1)[:, None, None] - t[None, None]
-    weight = lam ** (n - 1).astype(g.dtype) * jnp.where(n < longest, 1 - lam, jnp.where(n == longest, 1.0, 0.0))
+    weight = powers(lam)[n - 1] * jnp.where(n < longest, 1 - lam, jnp.where(n == longest, 1.0, 0.0))
     interim = jnp.einsum("hnt,ntbi->htbi", weight, n_step)
     return Targets(n_step, interim[-1], interim)

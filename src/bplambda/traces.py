@@ -48,6 +48,7 @@ class Deferred(NamedTuple):
         return self.states.shape[1]
 
 
+_SMALL = ("moved", "states", "count")  # the parts that are no larger than a Jacobian
 Trace = PyTree[Float[Array, "B S ..."]] | Deferred
 
 
@@ -87,8 +88,7 @@ def caught_up(memory: Deferred, synthesiser: Any) -> Deferred:
     _, transport = lax.scan(earlier, identity, jnp.arange(memory.most, dtype=memory.count.dtype), reverse=True)
     nothing = jnp.zeros_like(memory.moved[:, 0])
     states = _time_first(memory.states)
-    old = ended(~_is_in_play(memory), memory.trace)
-    _, trace = _moved(old, nothing, synthesiser, states, memory.moved, transport, last=False)
+    _, trace = _moved(_in_play(memory), nothing, synthesiser, states, memory.moved, transport, last=False)
     return from_now_on(memory, trace)
 
 
@@ -117,37 +117,31 @@ def eligible(q: Float[Array, "B S"], memory: Trace, synthesiser: Any) -> PyTree[
     return jax.tree.map(jnp.add, older, pull(rows)[0])
 
 
-def followed(
-    memory: Deferred,
-    states: Float[Array, "K B S"],
-    jacobians: Float[Array, "K B S S"],
-    last: bool | Bool[Array, ""],
-) -> Deferred:
+def followed(memory: Deferred, states: Float[Array, "K B S"], jacobians: Float[Array, "K B S S"]) -> Deferred:
     """The trace after a window of K steps that there is room for.
 
-    **Arguments:** `memory`; `states` s_0 … s_{K-1}; `jacobians`: γλ J of the steps that leave them; `last`: whether the
-    sequence ends here.
+    **Arguments:** `memory`; `states` s_0 … s_{K-1}; `jacobians`: γλ J of the steps that leave them.
     """
     moved, _ = lax.scan(lambda moved, jacobian: (jacobian @ moved, None), memory.moved, jacobians)
     # What is not finite shows in what it has moved; here, where it may lie unused, it would only spread.
     jacobians = jnp.where(jnp.isfinite(jacobians), jacobians, 0)
     at = memory.count[0]
-    memory = memory._replace(
+    return memory._replace(
+        moved=moved,
         states=lax.dynamic_update_slice_in_dim(memory.states, _time_first(states), at, 1),
         jacobians=lax.dynamic_update_slice_in_dim(memory.jacobians, _time_first(jacobians), at, 1),
+        count=memory.count + len(states),
     )
-    return chosen(last, emptied(memory), memory._replace(moved=moved, count=memory.count + len(states)))
 
 
 def emptied(memory: Deferred) -> Deferred:
     """No trace: e is not eligible for anything any more."""
-    return memory._replace(moved=jnp.zeros_like(memory.moved), count=jnp.zeros_like(memory.count))
+    return memory._replace(**{name: jnp.zeros_like(getattr(memory, name)) for name in _SMALL})
 
 
 def chosen(first: bool | Bool[Array, ""], one: Deferred, other: Deferred) -> Deferred:
     """`one` or `other` trace, which differ in what is *not* large: the rest is the latter's, as it lies."""
-    moved, count = (jnp.where(first, a, b) for a, b in ((one.moved, other.moved), (one.count, other.count)))
-    return other._replace(moved=moved, count=count)
+    return other._replace(**{name: jnp.where(first, getattr(one, name), getattr(other, name)) for name in _SMALL})
 
 
 def accumulate(
@@ -173,12 +167,12 @@ def accumulate(
         # Not `cond`, which would copy the trace where there is nothing to do.
         memory = lax.while_loop(lambda e: is_full(e, len(states)), lambda e: caught_up(e, synthesiser), memory)
         if len(states) < memory.most:
-            after = followed(memory, states, decay * unrolled.jacobians(), last)
+            after = followed(memory, states, decay * unrolled.jacobians())
             # Those before are read where they now lie beside the new ones: else there would have to be a copy.
             memory = memory._replace(states=after.states, jacobians=after.jacobians)
-            return eligible(q, memory, synthesiser), after
+            return eligible(q, memory, synthesiser), chosen(last, emptied(after), after)
     transport = unrolled.transport(decay)
-    trace = memory.trace if is_deferred else memory
+    trace = _in_play(memory) if is_deferred else memory
     before, trace = _moved(trace, q, synthesiser, states, transport[0], transport, last)
     return before, from_now_on(memory, trace) if is_deferred else trace
 
@@ -187,7 +181,7 @@ def from_now_on(memory: Deferred, trace: PyTree[Array]) -> Deferred:
     """`trace`, deferred from here on: A is the identity, and there are no steps that it lacks."""
     identity = jnp.eye(memory.moved.shape[1], dtype=memory.moved.dtype)
     moved = jnp.broadcast_to(identity, memory.moved.shape)
-    return memory._replace(trace=trace, moved=moved, count=jnp.zeros_like(memory.count))
+    return emptied(memory)._replace(trace=trace, moved=moved)
 
 
 def _moved(trace, q, synthesiser, states, by, transport, last) -> tuple[PyTree[Array], PyTree[Array]]:
@@ -224,6 +218,11 @@ def _moved(trace, q, synthesiser, states, by, transport, last) -> tuple[PyTree[A
 def _is_in_play(memory: Deferred) -> Bool[Array, ""]:
     """Whether there is anything left of e: not where a sequence has begun since then."""
     return jnp.any(memory.moved != 0)
+
+
+def _in_play(memory: Deferred) -> PyTree[Array]:
+    """e, or zeros where there is nothing left of it."""
+    return ended(~_is_in_play(memory), memory.trace)
 
 
 def _time_first(a: Array) -> Array:

@@ -125,13 +125,14 @@ class Learner:
             require(is_old, "key", key, "a key, as in learner.init(jax.random.key(0))")
             key = jax.random.wrap_key_data(key)
         modules = self._steps.network, self._steps.synthesiser
-        # Copies: a state may be donated or deleted without harm to the modules that it began as.
-        network, synthesiser = jax.tree.map(jnp.array, eqx.filter(modules, eqx.is_inexact_array))
+        network, synthesiser = eqx.filter(modules, eqx.is_inexact_array)
         first, second = self._steps.optimisers
         optimisers = first.init(network), second.init(synthesiser)
         nothing = jnp.zeros((), jnp.int32)
         carry, now, recent = self._fresh_carry()
-        return LearnerState(network, synthesiser, optimisers, carry, now, recent, key, nothing, nothing, nothing)
+        state = LearnerState(network, synthesiser, optimisers, carry, now, recent, key, nothing, nothing, nothing)
+        # Copies, no two alike: a state may be donated or deleted without harm to the modules that it began as.
+        return jax.tree.map(jnp.copy, state)
 
     def step(self, state: LearnerState, x: Any, y: Any = None) -> tuple[LearnerState, StepInfo]:
         """One step: predict, then learn. `y` may be `None`: no loss at this step, but the state moves on."""

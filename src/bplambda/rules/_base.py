@@ -122,7 +122,7 @@ class Rule(eqx.Module):
         return None
 
     def _check(self, network: Network, synthesiser: Any) -> None:
-        require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
+        require_network(network)
         for name, value in vars(self).items():
             if eqx.is_array(value):
                 require(value.ndim == 0, name, shape_of(value), "one number; vmap over more")
@@ -195,8 +195,13 @@ def require_rule(rule: Any) -> None:
     require(isinstance(rule, Rule), "rule", shown, "a learning rule, such as BPLambda()")
 
 
+def require_network(network: Any) -> None:
+    require(isinstance(network, Network), "network", type(network).__name__, "a bplambda.Network")
+
+
 def check_synthesiser(network: Network, synthesiser: Any) -> None:
     """A synthesiser must map a state to a vector of the same size."""
+    require_network(network)
     s = jax.ShapeDtypeStruct((network.state_size,), network.dtype)
     require(callable(synthesiser), "synthesiser", type(synthesiser).__name__, "callable, such as a LinearSynthesiser")
     wanted = f"it must take this network's state, {shape_of(s)}, and give a vector of the same shape and dtype"

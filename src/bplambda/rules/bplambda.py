@@ -31,7 +31,8 @@ class BPLambda(LambdaRule):
     Algorithm 1 as it is written moves e at every step, O(S⁴) for a linear synthesiser. Where e is large, it is left
     where it is for S/4 steps, and qᵀe is taken from the other side: qᵀ through the Jacobians of those steps, as they
     were, and then e. The same products in another order, hence the same numbers to rounding: O(S³) per step, for any
-    window. (A synthesiser that is not linear in its parameters has its trace moved once a window.)
+    window. (A synthesiser that is not linear in its parameters has its trace moved once a window.) `jax.grad` does not
+    go through this: whoever differentiates a rule takes windows of at least S/4 steps.
 
     **Arguments:**
 
