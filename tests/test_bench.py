@@ -180,6 +180,51 @@ def test_groups_that_are_measured_again_replace_their_rows_alone(tmp_path, monke
     assert [row.name for found in command.load(tmp_path).values() for row in found] == ["trace/3", "start/1"]
 
 
+@pytest.mark.parametrize("end", ["it broke", "stopped"])
+def test_rows_go_only_when_others_have_been_measured_in_their_place(tmp_path, monkeypatch, end):
+    values = iter(range(1, 10))
+
+    def give(module, job, hear, running, env):
+        for name in ("a", "b"):
+            row = fake(f"{job['group']}/{name}")
+            row["Row"]["value"] = value = float(next(values))
+            hear(row)
+            if value == 7 and end == "stopped":
+                raise KeyboardInterrupt
+            if value == 7:
+                return end
+        return ""
+
+    monkeypatch.setattr(command, "give", give)
+    assert command.bench(["trace", "length", "start"], TINY, tmp_path) == 0
+    rows = json.loads((tmp_path / "bench.json").read_text())
+    of_tomorrow = rows[0] | {"name": "tomorrow/a", "config": {"group": "tomorrow"}}
+    (tmp_path / "bench.json").write_text(json.dumps([*rows, of_tomorrow]))
+    assert command.bench(["length", "start"], TINY, tmp_path) == {"it broke": 1, "stopped": 130}[end]
+    found = {row["name"]: row["value"] for row in json.loads((tmp_path / "bench.json").read_text())}
+    trace, length = {"trace/a": 1, "trace/b": 2}, {"length/a": 7, "length/b": 4}
+    start = {"start/a": 8, "start/b": 9} if end == "it broke" else {"start/a": 5, "start/b": 6}
+    assert found == trace | length | start | {"tomorrow/a": 1}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", '[{"name": "trace/a", ', "null", "{}", "[1]", '[{"name": 1}]', '[{"config": {}}]', "folder", "null row"],
+)
+def test_a_damaged_file_is_named_before_anything_is_measured(tmp_path, monkeypatch, damage):
+    path = tmp_path / "bench.json"
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "null row":
+        path.write_text(json.dumps([dict.fromkeys(Row._fields)]))
+    else:
+        path.write_text(damage)
+    monkeypatch.setattr(command, "give", lambda *_: pytest.fail("it is too late"))
+    with pytest.raises(ValueError, match=r"bench\.json cannot be read \(.+\): .*move it away, .* --out"):
+        command.bench(["trace"], TINY, tmp_path)
+    assert path.is_dir() if damage == "folder" else path.exists(), "it is left as it is"
+
+
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
     code = "from bplambda.cli import main; main()"
     arguments = ["bench", "length", "--out", str(tmp_path)]

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bplambda.config import Run, run_of
 from bplambda.executors import LocalProcesses, in_this_process
+from bplambda.files import pack, unpack
 from bplambda.processes import give
 from bplambda.runs import Checkpoint, Store, StoreError
 from bplambda.train import train
@@ -194,6 +195,94 @@ def test_a_damaged_run_is_set_aside_and_the_others_are_kept(whole, tmp_path, cap
     assert all(store.find(run) for run in GROUP[1:])
 
 
+def without(path: Path, name: str) -> None:
+    """Takes a value out of a JSON file, or an array out of one of NumPy's."""
+    if path.suffix == ".json":
+        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != name}))
+        return
+    with np.load(path, allow_pickle=False) as file:
+        kept = {k: v for k, v in file.items() if k != name}
+    np.savez(path, **kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("result.json", content) for content in ("{}", "null", "[1, 2]", '"error"')),
+        *(("config.json", content) for content in ("{}", "null", "[1, 2]")),
+    ],
+)
+def test_so_is_one_that_holds_other_json(whole, tmp_path, capsys, name, content):
+    store = copied(whole, tmp_path)
+    (store.folder / GROUP[0].name / name).write_text(content)
+    assert_set_aside(store, capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        *(("result.json", missing) for missing in ("error", "solved", "seconds", "us_per_run_and_step", "versions")),
+        *(("metrics.npz", missing) for missing in ("error", "alignment")),
+        ("config.json", "format"),
+    ],
+)
+def test_so_is_one_that_lacks_something(whole, tmp_path, capsys, name, missing):
+    store = copied(whole, tmp_path)
+    without(store.folder / GROUP[0].name / name, missing)
+    assert missing in assert_set_aside(store, capsys)
+
+
+@pytest.mark.parametrize("change", [{"error": "small"}, {"seconds": None}, {"versions": []}])
+def test_so_is_one_with_figures_of_another_kind(whole, tmp_path, capsys, change):
+    store = copied(whole, tmp_path)
+    path = store.folder / GROUP[0].name / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert "its result.json has been changed" in assert_set_aside(store, capsys)
+
+
+def test_so_is_one_with_curves_of_other_lengths(whole, tmp_path, capsys):
+    store = copied(whole, tmp_path)
+    path = store.folder / GROUP[0].name / "metrics.npz"
+    np.savez(path, **{name: curve[:-1] for name, curve in whole.find(GROUP[0]).metrics.items()})
+    assert "not of 100 epochs" in assert_set_aside(store, capsys)
+
+
+def test_so_is_one_without_its_parameters(whole, tmp_path, capsys):
+    store = copied(whole, tmp_path)
+    (store.folder / GROUP[0].name / "checkpoint.npz").unlink()
+    assert "its checkpoint.npz is gone" in assert_set_aside(store, capsys)
+    train_group(GROUP[:1], store, quiet)
+    assert store.find(GROUP[0]), "it is trained again"
+
+
+def assert_set_aside(store, capsys) -> str:
+    """The first run is found damaged, and the others are not. **Returns:** what is said."""
+    assert len(store.finished()) == len(GROUP) - 1, "a report goes on without it"
+    assert "Left out: " in capsys.readouterr().out
+    assert store.find(GROUP[0]) is None
+    assert (store.folder / f"{GROUP[0].name}.damaged").is_dir(), "nothing is thrown away"
+    assert all(store.find(run) for run in GROUP[1:])
+    said = capsys.readouterr().out
+    assert f"set aside as {GROUP[0].name}.damaged, to be trained again" in said
+    return said
+
+
+def test_what_is_not_a_number_is_written_as_null(whole, tmp_path):
+    store, (run, *_), nan = Store(tmp_path), GROUP, float("nan")
+    store.prepare()
+    found = whole.find(run)
+    with store.lock(GROUP):
+        store.write(GROUP, run, found.metrics, found.result | {"error": nan, "us_per_run_and_step": None}, {})
+    text = (tmp_path / run.name / "result.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["error"] is None
+    again = store.find(run)
+    assert again is not None
+    assert np.isnan(again.result["error"])
+    assert again.result["us_per_run_and_step"] is None
+    (tmp_path / run.name / "result.json").write_text(text.replace('"error": null', '"error": NaN'))
+    assert len(store.finished()) == 1, "as older versions wrote it"
+
+
 def test_no_damage_is_too_small_or_too_odd(whole, tmp_path, capsys):
     """Every byte of the curves may be wrong, each in turn. (Not all of a zip file matters.)"""
     store = copied(whole, tmp_path)
@@ -250,6 +339,16 @@ def test_what_cannot_be_read_today_is_not_damaged(whole, tmp_path, monkeypatch):
     assert all(store.find(run) for run in GROUP)
 
 
+@pytest.mark.parametrize("name", ["is_dir", "iterdir", "exists"])
+def test_nor_is_a_folder_that_cannot_be_read_today(whole, monkeypatch, name):
+    def refuse(self):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(StoreError, match=r"Cannot read .*: Permission denied\. Put it right"):
+        whole.finished()
+
+
 def test_a_changed_configuration_is_noticed(whole, tmp_path):
     store = copied(whole, tmp_path)
     path = store.folder / GROUP[0].name / "config.json"
@@ -269,6 +368,63 @@ def test_a_damaged_checkpoint_starts_again(tmp_path, capsys):
         path.write_bytes(path.read_bytes()[:-40])
         assert store.load_checkpoint(GROUP) is None
     assert "start again" in capsys.readouterr().out
+
+
+def headless(path: Path, name: str) -> None:
+    """Takes a value out of the header of a checkpoint."""
+    with path.open("rb") as file:
+        header, arrays = unpack(file)
+    with path.open("wb") as file:
+        pack(file, {k: v for k, v in header.items() if k != name}, arrays)
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["", "older"])
+@pytest.mark.parametrize("missing", ["state/0", "curves/error", "epochs", "seconds", "steady", "format", "header"])
+def test_so_does_one_that_lacks_something(tmp_path, capsys, missing, older):
+    store, run = Store(tmp_path), dataclasses.replace(TINY, epochs=10)
+    store.prepare()
+    with store.lock([run]):
+        store.save_checkpoint([run], cast(Checkpoint, next(training([run], None, None))))
+    (path,) = tmp_path.glob(".partial/*/checkpoint.npz")
+    if older:
+        headless(path, "arrays")
+    if "/" in missing or missing == "header":
+        without(path, missing)
+    else:
+        headless(path, missing)
+    seen: list[Progress] = []
+    train_group([run], store, seen.append)
+    assert [progress.epochs for progress in seen] == [5, 10]
+    said = capsys.readouterr().out
+    assert "set aside as checkpoint.damaged; its runs start again" in said
+    assert missing.split("/")[0] in said
+    assert store.find(run)
+
+
+@pytest.mark.parametrize("header", [None, [1], 3])
+def test_so_does_one_with_another_header(tmp_path, capsys, header):
+    store = Store(tmp_path)
+    store.prepare()
+    with store.lock(GROUP):
+        store.save_checkpoint(GROUP, Checkpoint({}, {"epochs": 5}))
+        (path,) = tmp_path.glob(".partial/*/checkpoint.npz")
+        with path.open("wb") as file:
+            pack(file, header, {})
+        assert store.begun(GROUP) == []
+        assert store.load_checkpoint(GROUP) is None
+    assert "its header is not a JSON object" in capsys.readouterr().out
+
+
+def test_a_chunk_that_is_compiled_does_not_count_as_steady():
+    """Chunks are of five epochs: the last, of two, is another program."""
+
+    def speed(epochs):
+        (*_, last) = training([dataclasses.replace(TINY, epochs=epochs)], None, None)
+        assert isinstance(last, Trained)
+        return last.result["us_per_run_and_step"]
+
+    assert speed(7) is None
+    assert speed(10) > 0
 
 
 def test_two_processes_on_one_store(whole, tmp_path):

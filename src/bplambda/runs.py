@@ -11,18 +11,32 @@ import dataclasses
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .config import Run, digest
+from .config import Run, TaskName, digest
 from .files import DAMAGE, Arrays, pack, to_disk, unpack, write_whole
 
 FORMAT = 1
+
+# What a finished run has: figures, whatever its task; figures and curves, by task.
+_FIGURES = ("seconds", "runs_together", "us_per_run_and_step", "versions")
+_FIGURES_OF: dict[TaskName, tuple[str, ...]] = {
+    "toy": ("error", "solved", "alignment"),
+    "seqmnist": ("error", "best_epoch", "validation_accuracy", "test_accuracy"),
+    "copyrepeat": ("error", "level", "solved_length"),
+}
+_CURVES_OF: dict[TaskName, tuple[str, ...]] = {
+    "toy": ("error", "alignment"),
+    "seqmnist": ("error", "loss", "test_error"),
+    "copyrepeat": ("error", "level"),
+}
 
 
 class StoreError(Exception):
@@ -69,11 +83,9 @@ class Store:
     def find(self, run: Run) -> Finished | None:
         """A finished run, or `None`. A damaged one is set aside, so that it can be trained again."""
         folder = self.folder / run.name
-        if not folder.is_dir():
-            return None
         try:
             with _readable(folder):
-                return _read(folder)
+                return _read(folder) if folder.is_dir() else None
         except DAMAGE as error:
             aside = _free_name(folder.with_name(folder.name + ".damaged"))
             with _explained(self.folder):
@@ -83,12 +95,13 @@ class Store:
 
     def finished(self) -> list[Finished]:
         """Every finished run that can be read."""
-        if not self.folder.is_dir():
-            raise StoreError(f"There is no run store at {self.folder}: train something first, or name another --store.")
+        with _readable(self.folder):
+            if not self.folder.is_dir():
+                advice = "train something first, or name another --store"
+                raise StoreError(f"There is no run store at {self.folder}: {advice}.")
+            folders = [folder for folder in sorted(self.folder.iterdir()) if _holds_a_run(folder)]
         found = []
-        for folder in sorted(self.folder.iterdir()):
-            if folder.name.startswith(".") or ".damaged" in folder.name or not (folder / "config.json").exists():
-                continue
+        for folder in folders:
             try:
                 with _readable(folder):
                     found.append(_read(folder))
@@ -105,7 +118,7 @@ class Store:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
             _write_json(draft / "config.json", {"format": FORMAT, **dataclasses.asdict(run)})
-            _write_json(draft / "result.json", result)
+            _write_json(draft / "result.json", _without_nan(result))
             for name, arrays in (("metrics.npz", metrics), ("checkpoint.npz", parameters)):
                 with (draft / name).open("wb") as file:
                     np.savez_compressed(file, **arrays)  # pyrefly: ignore[bad-argument-type]
@@ -134,9 +147,9 @@ class Store:
     def save_checkpoint(self, group: list[Run], checkpoint: Checkpoint) -> None:
         """Replaces the checkpoint of a group, all at once."""
         path = self._partial(group) / "checkpoint.npz"
-        known = {"format": FORMAT, "runs": [run.name for run in group], **checkpoint.header}
+        known = {"format": FORMAT, "runs": [run.name for run in group], "arrays": list(checkpoint.arrays)}
         with _explained(self.folder):
-            write_whole(path, lambda file: pack(file, known, checkpoint.arrays))
+            write_whole(path, lambda file: pack(file, known | checkpoint.header, checkpoint.arrays))
 
     def load_checkpoint(self, group: list[Run]) -> Checkpoint | None:
         """The checkpoint of a group, or `None`. A damaged one is set aside: the group starts again."""
@@ -146,14 +159,22 @@ class Store:
         try:
             with _readable(path), path.open("rb") as file:
                 header, arrays = unpack(file)
+            _require_dict("header", header)
             _check_format(path, header.pop("format"))
             header.pop("runs", None)
+            _require_all("arrays", header.pop("arrays", ()), arrays)  # older versions did not write them down
             return Checkpoint(arrays, header)
         except DAMAGE as error:
-            aside = _free_name(path.with_suffix(".damaged"))
-            path.rename(aside)
-            print(f"{path} is damaged ({error}): set aside as {aside.name}; its runs start again.")
+            self.set_checkpoint_aside(group, str(error))
             return None
+
+    def set_checkpoint_aside(self, group: list[Run], why: str) -> None:
+        """Moves a damaged checkpoint out of the way of a group, which then starts again."""
+        path = self._partial(group) / "checkpoint.npz"
+        aside = _free_name(path.with_suffix(".damaged"))
+        with _explained(self.folder):
+            path.rename(aside)
+        print(f"{path} is damaged ({why}): set aside as {aside.name}; its runs start again.")
 
     def begun(self, runs: list[Run]) -> list[list[Run]]:
         """The groups, of these runs alone, that have been begun and stopped."""
@@ -178,22 +199,69 @@ def _check_format(path: Path, found: Any) -> None:
         raise OtherVersion(path, f"format {found}; this is {FORMAT}")
 
 
+def _holds_a_run(folder: Path) -> bool:
+    return not folder.name.startswith(".") and ".damaged" not in folder.name and (folder / "config.json").exists()
+
+
 def _read(folder: Path) -> Finished:
-    config = json.loads((folder / "config.json").read_text())
+    config = _read_json(folder / "config.json")
     _check_format(folder, config.pop("format"))
     if unknown := config.keys() - {field.name for field in dataclasses.fields(Run)}:
         raise OtherVersion(folder, f"with settings unknown to this one: {', '.join(sorted(unknown))}")
-    result = json.loads((folder / "result.json").read_text())
+    result = _read_json(folder / "result.json")
     run = Run(**config)
     if run.name != folder.name:
         raise ValueError("its config.json has been changed")
     with (folder / "metrics.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-        return Finished(run, dict(file), result)
+        metrics = dict(file)
+    _check_metrics(run, metrics)
+    if not (folder / "checkpoint.npz").is_file():
+        raise ValueError("its checkpoint.npz is gone")
+    return Finished(run, metrics, _checked_result(run, result))
+
+
+def _checked_result(run: Run, result: dict[str, Any]) -> dict[str, Any]:
+    """The result, with NaN for the figures that were written as null; refused if it is not what training wrote."""
+    figures = _FIGURES_OF[run.task]
+    _require_all("result.json", (*_FIGURES, *figures), result)
+    result |= {name: float("nan") for name in figures if result[name] is None}
+    numbers = [result[name] for name in (*figures, "seconds", "runs_together")]
+    numbers += [result["us_per_run_and_step"] or 0]  # it may not have been measured
+    if not all(isinstance(number, float | int) for number in numbers) or not isinstance(result["versions"], dict):
+        raise ValueError("its result.json has been changed")
+    return result
+
+
+def _check_metrics(run: Run, metrics: Arrays) -> None:
+    _require_all("metrics.npz", _CURVES_OF[run.task], metrics)
+    if any(curve.shape[:1] != (run.epochs,) for curve in metrics.values()):
+        raise ValueError(f"the curves in its metrics.npz are not of {run.epochs} epochs")
+
+
+def _require_all(where: str, names: Iterable[str], found: Container[str]) -> None:
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"its {where} lacks {', '.join(missing)}")
+
+
+def _require_dict(what: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"its {what} is not a JSON object")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    _require_dict(path.name, value)
+    return value
+
+
+def _without_nan(result: dict[str, Any]) -> dict[str, Any]:
+    """The figures with `None` for those that are no numbers, which JSON does not know."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in result.items()}
 
 
 def _write_json(path: Path, value: Any) -> None:
     with path.open("w") as file:
-        json.dump(value, file, indent=2)
+        json.dump(value, file, indent=2, allow_nan=False)
         file.write("\n")
         to_disk(file)
 

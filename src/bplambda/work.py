@@ -45,7 +45,35 @@ def train_group(group: list[Run], store: Store, report: Callable[[Progress], Non
     with store.lock(group):
         if not all(store.find(run) for run in group):
             data = trainer(group[0]).data(group[0])
-            keep(training(group, data, store.load_checkpoint(group)), group, store, report)
+            keep(training(group, data, load_checkpoint(group, data, store)), group, store, report)
+
+
+def load_checkpoint(group: list[Run], data: Any, store: Store) -> Checkpoint | None:
+    """The checkpoint of a group, or `None`. One that training cannot go on from is set aside."""
+    checkpoint = store.load_checkpoint(group)
+    if checkpoint is None:
+        return None
+    state = trainer(group[0]).start(group[0], varied(group), data)
+    if why := _unusable(checkpoint, len(group), to_arrays(state)):
+        store.set_checkpoint_aside(group, why)
+        return None
+    return checkpoint
+
+
+def _unusable(checkpoint: Checkpoint, runs: int, state: list[np.ndarray]) -> str:
+    """Why training cannot go on from a checkpoint to a state of such arrays, or nothing."""
+    match checkpoint.header:
+        case {"epochs": int(epochs), "seconds": float() | int(), "steady": [float() | int(), int()]}:
+            pass
+        case _:
+            return "its header lacks epochs, seconds or steady"
+    shapes = {name: array.shape for name, array in checkpoint.arrays.items()}
+    if wrong := [i for i, array in enumerate(state) if shapes.get(f"state/{i}") != array.shape]:
+        return f"its state/{wrong[0]} is not there, or of another shape"
+    curves = [shape[:2] for name, shape in shapes.items() if name.startswith(_CURVE)]
+    if _CURVE + "error" not in shapes or any(shape != (runs, epochs) for shape in curves):
+        return f"its curves are not those of {epochs} epochs"
+    return ""
 
 
 def keep(events: Iterable[Event], group: list[Run], store: Store, report: Callable[[Progress], None]) -> None:
@@ -71,7 +99,7 @@ def training(group: list[Run], data: Any, checkpoint: Checkpoint | None) -> Iter
     """
     run, v, how = group[0], varied(group), trainer(group[0])
     state = how.start(run, v, data)
-    epochs, seconds, steady, curves = 0, 0.0, [0.0, 0], []
+    epochs, seconds, steady, curves, compiled = 0, 0.0, [0.0, 0], [], set()
     if checkpoint is not None:
         epochs, seconds, steady = (checkpoint.header[k] for k in ("epochs", "seconds", "steady"))
         state = _restored(state, checkpoint.arrays)
@@ -83,10 +111,10 @@ def training(group: list[Run], data: Any, checkpoint: Checkpoint | None) -> Iter
         state, new = how.advance(run, state, v, data, count)
         curves.append(new)
         took = time.perf_counter() - began
-        compiled = len(curves) > (2 if checkpoint else 1)  # the first chunk includes the compilation
         epochs, seconds = epochs + count, seconds + took
-        if compiled:
+        if count in compiled:  # the first chunk of so many epochs includes the compilation
             steady = [steady[0] + took, steady[1] + count]
+        compiled.add(count)
         if epochs < run.epochs:
             saved = {_CURVE + name: curve for name, curve in _joined(curves).items()}
             yield Checkpoint(_saved(state) | saved, {"epochs": epochs, "seconds": seconds, "steady": steady})

@@ -5,12 +5,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..files import json_by_line, write_whole
+from ..files import DAMAGE, json_by_line, write_whole
 from ..processes import give, one_thread
 from .effort import Effort
 from .groups import GROUPS
@@ -23,27 +24,29 @@ FILE = "bench.json"
 def bench(groups: Sequence[str], effort: Effort, out: Path) -> int:
     """Measures the groups and writes `bench.json`, after each of them, and the plots; prints a table.
 
-    Rows of other groups that are in `bench.json` already stay as they are.
+    Rows of other groups that are in `bench.json` already stay as they are. A group's own go when all of it has been
+    measured anew; until then, only those that have been.
 
     **Returns:** the exit code: 130 after Ctrl-C and 1 if a group failed. What was measured is kept in both cases.
     """
-    console, failed = Console(), []
+    console, failed, measured = Console(), [], []
     out.mkdir(parents=True, exist_ok=True)
-    rows = {group: found for group, found in load(out).items() if group not in groups}
+    rows = load(out)
     try:
         for i, group in enumerate(groups, start=1):
-            rows[group] = []
+            new, reason = [], "stopped"
             try:
-                reason = _measure(group, effort, rows[group], f"{i}/{len(groups)}", console)
+                reason = _measure(group, effort, new, f"{i}/{len(groups)}", console)
             finally:
+                rows[group] = _renewed(rows.get(group, []), new) if reason else new
                 _save(out, rows)
+            measured += new
             if reason:
                 failed.append(group)
                 console.print(f"[bold red]{group} failed:[/] {escape(reason)}")
     except KeyboardInterrupt:
         console.print(f"\nStopped. What was measured is in {out / FILE}.")
         return 130
-    measured = [row for group in groups for row in rows[group]]
     console.print(_table(measured))
     pictures = draw([row for found in rows.values() for row in found], out)
     console.print(f"In {out}: {', '.join([FILE, *(path.name for path in pictures)])}.")
@@ -52,15 +55,45 @@ def bench(groups: Sequence[str], effort: Effort, out: Path) -> int:
 
 def load(out: Path) -> dict[str, list[Row]]:
     """The rows in a folder's `bench.json`, by group; nothing if there is none."""
-    rows: dict[str, list[Row]] = {}
-    if (out / FILE).exists():
-        for row in json.loads((out / FILE).read_text()):
-            rows.setdefault(row["config"]["group"], []).append(Row(**row))
+    path, rows = out / FILE, {}
+    try:
+        for row in _rows(path.read_text()):
+            rows.setdefault(row.config["group"], []).append(row)
+    except FileNotFoundError:
+        return {}
+    except (OSError, *DAMAGE) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        advice = "put it right or move it away, or name another folder with --out"
+        raise ValueError(f"The measurements in {path} cannot be read ({reason}): {advice}.") from error
     return rows
 
 
+def _rows(text: str) -> list[Row]:
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(_is_row(row) for row in found):
+        raise ValueError("it is not what a bench has written")
+    return [Row(**row) for row in found]
+
+
+def _is_row(found: Any) -> bool:
+    return (
+        isinstance(found, dict)
+        and found.keys() == set(Row._fields)
+        and isinstance(found["name"], str)
+        and isinstance(found["value"], float | int)
+        and isinstance(found["ratio"], float | int | None)
+        and isinstance(found["config"], dict)
+        and isinstance(found["config"].get("group"), str)
+    )
+
+
+def _renewed(old: list[Row], new: list[Row]) -> list[Row]:
+    """The old rows, with the new ones in place of those of the same names."""
+    return list(({row.name: row for row in old} | {row.name: row for row in new}).values())
+
+
 def _save(out: Path, rows: dict[str, list[Row]]) -> None:
-    ordered = [row._asdict() for group in GROUPS for row in rows.get(group, [])]
+    ordered = [row._asdict() for group in dict.fromkeys([*GROUPS, *rows]) for row in rows.get(group, [])]
     write_whole(out / FILE, lambda file: file.write(json_by_line(ordered).encode()))
 
 
