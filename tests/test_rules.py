@@ -681,4 +681,4 @@ def test_targets_have_a_derivative_at_the_ends_of_lambda_and_gamma(at):
     inwards = [step if number < 1 else -step for number in at]
     wanted = [(total(at[0] + inwards[0], at[1]) - total(*at)) / inwards[0]]
     wanted += [(total(at[0], at[1] + inwards[1]) - total(*at)) / inwards[1]]
-    np.testing.assert_allclose(jax.grad(total, (0, 1))(*at), wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(jax.grad(total, (0, 1))(*at), np.array(wanted), rtol=1e-4, atol=1e-4)

@@ -46,7 +46,8 @@ def time_and_batch(name: str, data: PyTree) -> tuple[int, int]:
     leads = {jnp.shape(leaf)[:2] for leaf in jax.tree.leaves(data)}
     same = len(leads) == 1 and all(len(lead) == 2 for lead in leads)
     require(same, name, shape_of(data), "arrays with time first, then batch: [K, B, ...], the same K and B in all")
-    return leads.pop()
+    steps, batch = leads.pop()
+    return steps, batch
 
 
 def _weights(weights: Any, steps: int, batch: int, dtype) -> Float[Array, "K B"]:
