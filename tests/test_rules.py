@@ -251,8 +251,8 @@ def test_where_nothing_is_read_out_the_gradient_is_the_same(name):
 def test_other_weights_do_not_compile_again(monkeypatch):
     """Called from Python, not even as NumPy arrays."""
     p, traced = problem(9, "rnn"), []
-    forward = unrolling._forward
-    monkeypatch.setattr(unrolling, "_forward", lambda *args: traced.append(args) or forward(*args))
+    forward = unrolling.forward
+    monkeypatch.setattr(unrolling, "forward", lambda *args: traced.append(args) or forward(*args))
     rule, steps = bp.BPLambda(), len(p.xs)
     losses = [bp.sequence_gradients(p.network, p.synthesiser, rule, p.xs, p.ys, w)[1].loss for w in np.eye(steps)]
     assert len(traced) == 1

@@ -307,7 +307,7 @@ def test_damage_that_looks_like_another_compression(whole, tmp_path, capsys):
     assert "Invalid data stream" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"a_setting_of_tomorrow": 3}])
+@pytest.mark.parametrize("change", [{"format": 1}, {"a_setting_of_tomorrow": 3}])
 def test_what_another_version_has_written_is_left_to_it(whole, tmp_path, capsys, change):
     store = copied(whole, tmp_path)
     path = store.folder / GROUP[0].name / "config.json"

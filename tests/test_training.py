@@ -65,7 +65,13 @@ def test_a_batch_is_an_adam_step_on_the_rule_s_gradients(plain_jax):
         found = jax.tree.map(lambda a: a[0], getattr(after.learned.network, name))
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
-    assert np.any(after.learned.synthesiser.weight)
+    # The paper's synthesiser is of gradients B times smaller: so are its own gradients, and B times larger our steps.
+    part, gradient = one.learned.synthesiser, jax.tree.map(lambda d: d / run.batch_size, gradients.synthesiser)
+    adam = optax.adam(0.03, b1=0.9, b2=0.98, eps=1e-9)
+    steps, _ = adam.update(gradient, adam.init(part))
+    wanted = optax.apply_updates(part, jax.tree.map(lambda step: run.batch_size * step, steps))
+    for a, b in zip(jax.tree.leaves(after.learned.synthesiser), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a[0], b, atol=1e-6)
 
 
 def test_a_cosine_halves_the_rates_halfway(plain_jax):

@@ -92,12 +92,16 @@ class Factors(NamedTuple):
 
     Where `products` is W s, but for a constant, and `combine` works unit by unit, `matrix(cell)` gives that W: the
     Jacobian of a step is then W with its rows scaled and added up, and costs no product at all.
+
+    Where `combine` treats each number by itself (`by_number`), it takes the numbers of a whole batch as one vector: a
+    loop over rows of 30 would leave a remainder in each that is not vectorised.
     """
 
     inputs: Callable[[Any, PyTree, int], PyTree]
     products: Callable[[Any, PyTree, PyTree], PyTree]
     combine: Callable[[PyTree, PyTree, PyTree], PyTree]
     matrix: Callable[[Any], Float[Array, "rows S"]] | None = None
+    by_number: bool = False
 
     def step(self, cell: Any, x: PyTree, s: PyTree) -> PyTree:
         """`cell(x, s)` from its parts: for an LSTM without derivatives, a third faster than the cell itself."""
@@ -192,7 +196,6 @@ def _weight_hh(cell):
     return cell.weight_hh
 
 
-# W h and h Wᵀ are one product, which the compiler knows as two: h Wᵀ is the quicker where W is tall, W h where square.
 _LSTM = Factors(
     _affine,
     lambda cell, x, s: s[0] @ cell.weight_hh.T,
@@ -201,7 +204,13 @@ _LSTM = Factors(
 )
 _GRU = Factors(_affine, _gru_products, _gru_combine, _weight_hh)
 _RNN = {
-    name: Factors(_affine, lambda cell, x, h: cell.weight_hh @ h, lambda i, p, h, phi=phi: phi(i + p), _weight_hh)
+    name: Factors(
+        _affine,
+        lambda cell, x, h: h @ cell.weight_hh.T,
+        lambda i, p, h, phi=phi: phi(i + p),
+        _weight_hh,
+        by_number=True,
+    )
     for name, phi in (_ACTIVATIONS | {"tanh": _tanh}).items()
 }
 
@@ -211,6 +220,7 @@ def _told(inner: Factors) -> Factors:
         inputs=lambda cell, x, count: (inner.inputs(cell.cell, x[0], count), x[1]),
         products=lambda cell, x, s: inner.products(cell.cell, x[0], s[0]),
         combine=lambda i, p, s: (inner.combine(i[0], p, s[0]), i[1]),
+        by_number=inner.by_number,
     )
 
 

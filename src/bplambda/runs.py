@@ -23,7 +23,7 @@ import numpy as np
 from .config import Run, TaskName, digest
 from .files import DAMAGE, Arrays, pack, to_disk, unpack, write_whole
 
-FORMAT = 1
+FORMAT = 2
 
 # What a finished run has: figures, whatever its task; figures and curves, by task.
 _FIGURES = ("seconds", "runs_together", "us_per_run_and_step", "versions")

@@ -13,8 +13,9 @@ from .checks import require, require_int
 from .network import Network
 from .rules._base import Carry, Gradients, Info, Rule, Window, require_rule
 from .shapes import checked
+from .timeloop import parameters
 from .traces import suited
-from .unroll import as_precise_as, more, nothing_yet, parameters
+from .unroll import as_precise_as, more, nothing_yet
 
 
 def sequence_gradients(

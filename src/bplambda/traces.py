@@ -15,7 +15,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .synthesiser import is_linear
-from .unroll import Unrolled, ended, over_time_and_batch, parameters
+from .timeloop import over_time_and_batch, parameters
+from .unroll import Unrolled, ended
 
 # If each has at least so many numbers, the traces of a batch are moved one by one, while each is in a CPU's cache: with
 # 16 times as many that is 1.6 times as fast, with half as many the loop costs more than it saves. And of so many on, a

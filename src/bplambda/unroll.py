@@ -4,8 +4,7 @@ Only two things wait for the step before or after them: the states, and cotangen
 (inputs' products, losses, parameter gradients) is done for all time-steps and examples at once, in large products.
 """
 
-import math
-from collections.abc import Callable
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -19,27 +18,11 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .cells import WHOLE, factors, wide
 from .network import Network
 from .shapes import checked
+from .timeloop import Pullbacks, forward, layout, over_time_and_batch, parameters, turning
 
 # So many numbers of an unknown cell's gradients lie side by side, a few megabytes, before they are added up. One step
 # at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
 TOGETHER = 2**20
-
-
-def over_time_and_batch(function: Callable) -> Callable:
-    """Maps a function of one example over `[K, B]`, as one axis of K·B: one large product, not K small ones."""
-
-    def mapped(*args):
-        lead = jax.tree.leaves(args)[0].shape[:2]
-        args = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), args)
-        return jax.tree.map(lambda y: y.reshape(*lead, *y.shape[1:]), jax.vmap(function)(*args))
-
-    return mapped
-
-
-def parameters(module: Any) -> tuple[Any, Callable]:
-    """A module's parameters, and the way back from them to the module."""
-    dynamic, static = eqx.partition(module, eqx.is_inexact_array)
-    return dynamic, lambda p: eqx.combine(p, static)
 
 
 def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
@@ -62,24 +45,6 @@ def more(total: Any, tree: Any) -> Any:
 def as_precise_as(tree: Any, total: Any) -> Any:
     """Such a sum, in the precision of what it is a sum of."""
     return jax.tree.map(lambda p, a: a.astype(p.dtype), tree, total)
-
-
-class Pullbacks(eqx.Module):
-    """The local derivatives of each step of a window, as AD left them.
-
-    `jax.vjp` returns a pytree: its leaves are saved by the forward scan, except those that are the same at every step
-    (the weights), which would be stacked K times.
-    """
-
-    varying: list[Array]
-    constant: list[Array]
-    is_varying: tuple[bool, ...] = eqx.field(static=True)
-    structure: Any = eqx.field(static=True)
-
-    def at(self, varying: list[Array]) -> tuple[Callable, Callable]:
-        """The pull-backs (of the products, of the combination) at one step, from its slice of `varying`."""
-        rest, same = iter(varying), iter(self.constant)
-        return jax.tree.unflatten(self.structure, [next(rest) if v else next(same) for v in self.is_varying])
 
 
 class Unrolled(eqx.Module):
@@ -117,30 +82,27 @@ class Unrolled(eqx.Module):
         """ℓ_t, and what comes beside it, at the states s_1 … s_K."""
         return jax.tree.map(jnp.add, self.loss_gradients, self.network.unflatten(beside))
 
-    def _back_one_step(self, varying, r: PyTree[Array]) -> PyTree[Array]:
-        """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""
-        products, combine = self.pullbacks.at(varying)
-        _, dp, direct = combine(r)
-        _, through = products(dp)
-        return jax.tree.map(jnp.add, direct, through)
-
     def back(self, cotangents: PyTree[Array], decay: Float[Array, ""] | Float[Array, " K"]) -> Float[Array, "K B S"]:
         """u_t = Jᵀ_{t+1} (c_{t+1} + d_{t+1} u_{t+1}) for the states s_0 … s_{K-1}, with u_K = 0.
 
         The only pass back in time that there is: decay d = 1 is backpropagation, γ a discount, γλ the λ-weighting,
         and 0 at a step truncates there.
         """
+        held, (steps, _, _) = layout(self.network), self.sizes
+        turn = turning(self.network.cell, steps)
+        kept = turn(self.pullbacks.constant)
 
         def step(u, at):
             c, d, varying = at
             r = jax.tree.map(lambda c, u: c + d * u, c, u)
-            u = self._back_one_step(varying, r)
+            u = dataclasses.replace(self.pullbacks, constant=turn(kept)).back(varying, r)
             return u, u
 
+        cotangents = held.together(cotangents, lead=1)
         start = jax.tree.map(lambda c: jnp.zeros_like(c[0]), cotangents)
-        d = jnp.broadcast_to(decay, self.sizes[0])
+        d = jnp.broadcast_to(decay, steps)
         _, u = lax.scan(step, start, (cotangents, d, self.pullbacks.varying), reverse=True)
-        return self.network.flatten(u)
+        return self.network.flatten(held.apart(u, lead=1))
 
     def future(self, cotangents: PyTree[Array], decay: Float[Array, " K"]) -> Float[Array, "K B S"]:
         """d_t u_t at the states s_1 … s_K, as in `back`: what reaches each of them from later steps."""
@@ -150,18 +112,22 @@ class Unrolled(eqx.Module):
     def jacobians(self) -> Float[Array, "K B S S"]:
         """J_{t+1} = ∂s_{t+1}/∂s_t for the states s_0 … s_{K-1}."""
         steps, batch, size = self.sizes
-        matrix = factors(self.network.cell).matrix
+        matrix, held = factors(self.network.cell).matrix, layout(self.network)
         if matrix is None:
+
+            def one_row(varying, row):
+                return held.apart(self.pullbacks.back(varying, held.together(row)))
+
             rows = jnp.broadcast_to(jnp.eye(size, dtype=self.network.dtype), (batch, size, size))
-            one_step = jax.vmap(self._back_one_step, in_axes=(None, 1), out_axes=1)
+            one_step = jax.vmap(one_row, in_axes=(None, 1), out_axes=1)
             back = jax.vmap(one_step, in_axes=(0, None), axis_size=steps)
             return self.network.flatten(back(self.pullbacks.varying, self.network.unflatten(rows)))
 
         # Unit by unit: the rows of all units of a part of the state at once, since none of them sees another's.
         def local(varying, cotangent):
             _, combine = self.pullbacks.at(varying)
-            _, dp, direct = combine(cotangent)
-            return dp, self.network.flatten(direct)
+            _, dp, direct = combine(held.together(cotangent))
+            return dp, self.network.flatten(held.apart(direct))
 
         zero = self.network.zero_state(batch)
         parts, structure = jax.tree.flatten(zero)
@@ -208,23 +174,24 @@ class Unrolled(eqx.Module):
             di, dp, _ = combine(c)
             return di, dp
 
-        parts = factors(self.network.cell)
+        parts, held = factors(self.network.cell), layout(self.network)
         learned, rebuild = parameters(self.network.cell)
         steps, batch, _ = self.sizes
         is_tall = jax.tree.map(lambda w: w.ndim == 2 and steps * batch > w.shape[0] > w.shape[1], learned)
 
-        def turned(tree: Any) -> Any:
+        def widened(tree: Any) -> Any:
             return jax.tree.map(lambda w, tall: w.T if tall else w, tree, is_tall)
 
         def weighted(p: Any) -> tuple[PyTree[Array], PyTree[Array]]:
-            cell = rebuild(turned(p))
+            cell = rebuild(widened(p))
             inputs = over_time_and_batch(lambda x: parts.inputs(cell, x, steps * batch))(self.xs)
-            return inputs, over_time_and_batch(partial(parts.products, cell))(self.xs, self.before)
+            products = over_time_and_batch(partial(parts.products, cell))(self.xs, self.before)
+            return held.together((inputs, products), lead=1)
 
         # Products are faster on a CPU if they are wider than tall, and the compiler would turn them round again.
-        _, pull = jax.vjp(weighted, turned(learned))
-        (total,) = pull(jax.vmap(local)(self.pullbacks.varying, cotangents))
-        return turned(lax.optimization_barrier(total))
+        _, pull = jax.vjp(weighted, widened(learned))
+        (total,) = pull(jax.vmap(local)(self.pullbacks.varying, held.together(cotangents, lead=1)))
+        return widened(lax.optimization_barrier(total))
 
     def _in_groups(self, cotangents: PyTree[Array]) -> Any:
         """The gradient of a cell that is not known: those of some steps side by side, and added up, group by group."""
@@ -262,8 +229,7 @@ def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
     """Runs a window forward from `state`. Nothing is read out where there is known to be no loss."""
     silent = silent_steps(weights)
     xs, ys, weights = checked(network, state, xs, ys, weights)
-    after, pullbacks = _forward(network, state, xs)
-    before = jax.tree.map(lambda first, s: jnp.concatenate([first[None], s[:-1]]), state, after)
+    before, after, pullbacks = forward(network, state, xs)
     end = jax.tree.map(lambda s: s[-1], after)
 
     after_silence, ys, weights = jax.tree.map(lambda a: a[silent:], (after, ys, weights))
@@ -298,45 +264,3 @@ def unroll(network: Network, state: PyTree[Array], xs, ys, weights) -> Unrolled:
         jax.tree.map(lambda g: g / batch, readout_gradient),
         pullbacks,
     )
-
-
-def _forward(network: Network, state, xs) -> tuple[PyTree[Array], Pullbacks]:
-    """The states s_1 … s_K and the pull-backs of each step."""
-    parts = factors(network.cell)
-    # The gradient of a known cell's parameters comes later, for all steps at once, and needs nothing from here.
-    learned, rebuild = parameters(network.cell) if parts is WHOLE else ((), lambda _: network.cell)
-
-    def linearised(at, state):
-        x, i = at
-        p, pull_products = jax.vjp(lambda c, s: jax.vmap(partial(parts.products, rebuild(c)))(x, s), learned, state)
-        state, pull_combine = jax.vjp(jax.vmap(parts.combine), i, p, state)
-        return state, (pull_products, pull_combine)
-
-    count = math.prod(jax.tree.leaves(xs)[0].shape[:2])
-    inputs = over_time_and_batch(lambda x: parts.inputs(network.cell, x, count))(xs)
-    first = jax.tree.map(lambda x: x[0], (xs, inputs))
-    leaves, structure = jax.tree.flatten(linearised(first, state)[1])
-
-    # What comes from an example has a batch axis. A shape that a larger batch leaves as it is belongs to the weights.
-    # And what is a part of the state after the step, as the tanh of an RNN is, need not be saved twice.
-    part_of_state: list[int | None] = []
-
-    def seen(at, state):
-        after, leaves = (jax.tree.leaves(tree) for tree in linearised(at, state))
-        part_of_state.extend(next((i for i, part in enumerate(after) if part is leaf), None) for leaf in leaves)
-        return leaves
-
-    larger = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0] + 1, *x.shape[1:]), x.dtype), (first, state))
-    is_varying = tuple(a.shape != b.shape for a, b in zip(leaves, jax.eval_shape(seen, *larger), strict=True))
-    sources = [part for part, varies in zip(part_of_state, is_varying, strict=True) if varies]
-
-    def step(state, at):
-        state, pullbacks = linearised(at, state)
-        varying = [leaf for leaf, varies in zip(jax.tree.leaves(pullbacks), is_varying, strict=True) if varies]
-        return state, (state, [leaf for leaf, part in zip(varying, sources, strict=True) if part is None])
-
-    _, (states, saved) = lax.scan(step, state, (xs, inputs))
-    after, rest = jax.tree.leaves(states), iter(saved)
-    varying = [next(rest) if part is None else after[part] for part in sources]
-    constant = [leaf for leaf, varies in zip(leaves, is_varying, strict=True) if not varies]
-    return states, Pullbacks(varying, constant, is_varying, structure)

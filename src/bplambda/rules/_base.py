@@ -28,7 +28,8 @@ from ..checks import (
     shape_of,
 )
 from ..network import Network
-from ..unroll import Unrolled, ended, over_time_and_batch, parameters, unroll
+from ..timeloop import over_time_and_batch, parameters
+from ..unroll import Unrolled, ended, unroll
 
 
 class Window(NamedTuple):

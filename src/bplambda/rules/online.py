@@ -8,7 +8,8 @@ from jax import lax
 
 from ..network import Network
 from ..targets import lambda_weighted
-from ..unroll import ended, over_time_and_batch, parameters
+from ..timeloop import over_time_and_batch, parameters
+from ..unroll import ended
 from ._base import Carry, Gradients, SteppingRule, Window, finish
 
 

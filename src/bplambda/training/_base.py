@@ -110,9 +110,11 @@ def learn(run: Run, v: Varied, learned: Learned, batch: tuple[Any, Any, Any]) ->
     rule = _RULES[run.rule](v)
     rule = rule if run.devices == 1 else DataParallel(rule, run.devices)
     gradients, info = sequence_gradients(*modules, rule, *batch)
-    directions, optimiser = _ADAM.update(_parts(*gradients), learned.optimiser)
-    # In the paper a synthesiser predicts a sample's share in the *batch's* mean loss, and Adam's steps know no scale:
-    # for our synthesiser, which predicts the gradient of a sample's own loss, the same steps are larger by the batch.
+    # In the paper a synthesiser predicts a sample's share in the *batch's* mean loss, a B-th of what ours predicts: in
+    # the paper's units, which Adam's ε is in, its gradient is a B-th of ours; in our units, its steps are B times that.
+    directions, optimiser = _ADAM.update(
+        _parts(gradients.network, jax.tree.map(lambda d: d / run.batch_size, gradients.synthesiser)), learned.optimiser
+    )
     rates = Parts(v.network_rate, v.readout_rate, run.batch_size * v.synthesiser_rate)
     if run.variant == "fixed":
         rates = rates._replace(cell=0.0, readout=0.0)

@@ -13,7 +13,7 @@ from ..rules._base import Window
 from ..rules.bplambda import BPLambda
 from ..rules.online import OnlineLambdaSG
 from ..rules.true_online import TrueOnlineBPLambda
-from ..unroll import parameters
+from ..timeloop import parameters
 from . import reference
 from .problems import Problem, problem
 

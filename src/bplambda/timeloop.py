@@ -1,0 +1,152 @@
+"""The time loop: the states of a window, step by step, and what leads back from them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, PyTree
+
+from .cells import WHOLE, factors
+from .network import Network
+
+
+def over_time_and_batch(function: Callable) -> Callable:
+    """Maps a function of one example over `[K, B]`, as one axis of K·B: one large product, not K small ones."""
+
+    def mapped(*args):
+        lead = jax.tree.leaves(args)[0].shape[:2]
+        args = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), args)
+        return jax.tree.map(lambda y: y.reshape(*lead, *y.shape[1:]), jax.vmap(function)(*args))
+
+    return mapped
+
+
+def parameters(module: Any) -> tuple[Any, Callable]:
+    """A module's parameters, and the way back from them to the module."""
+    dynamic, static = eqx.partition(module, eqx.is_inexact_array)
+    return dynamic, lambda p: eqx.combine(p, static)
+
+
+class Layout(NamedTuple):
+    """How a time loop holds what has an axis for the batch: as it is, or the numbers of a whole batch as one vector."""
+
+    network: Network
+    is_flat: bool
+
+    def together(self, tree: PyTree[Array], lead: int = 0) -> PyTree[Array]:
+        """Any arrays `[..., B, ...]`, with so many axes before the batch, as the loop holds them."""
+        return jax.tree.map(lambda a: a.reshape(*a.shape[:lead], -1), tree) if self.is_flat else tree
+
+    def apart(self, tree: PyTree[Array], lead: int = 0) -> PyTree[Array]:
+        """States as the loop holds them, with an axis for the batch again."""
+        if not self.is_flat:
+            return tree
+        one = jax.eval_shape(self.network.zero_state)
+        return jax.tree.map(lambda s, a: a.reshape(*a.shape[:lead], -1, *s.shape), one, tree)
+
+
+def layout(network: Network) -> Layout:
+    return Layout(network, factors(network.cell).by_number)
+
+
+def turning(cell: Any, steps: int) -> Callable[[Any], Any]:
+    """What transposes a cell's matrices, once before a loop and once within: so they are what they were, but lie the
+    other way round in memory, and x Wᵀ need not turn W at every step.
+
+    For one step that is not worth the copy; nor, if they are tall, for W x, as a cell that is not known will have it.
+    """
+    is_known = factors(cell) is not WHOLE
+
+    def is_worth_it(w: Array) -> bool:
+        return steps > 1 and w.ndim == 2 and (is_known or w.shape[0] == w.shape[1])
+
+    return lambda weights: jax.tree.map(lambda w: w.T if is_worth_it(w) else w, weights)
+
+
+class Pullbacks(eqx.Module):
+    """The local derivatives of each step of a window, as AD left them, in the loop's `Layout`.
+
+    `jax.vjp` returns a pytree: its leaves are saved by the forward scan, except those that are the same at every step
+    (the weights), which would be stacked K times.
+    """
+
+    varying: list[Array]
+    constant: list[Array]
+    is_varying: tuple[bool, ...] = eqx.field(static=True)
+    structure: Any = eqx.field(static=True)
+
+    def at(self, varying: list[Array]) -> tuple[Callable, Callable]:
+        """The pull-backs (of the products, of the combination) at one step, from its slice of `varying`."""
+        rest, same = iter(varying), iter(self.constant)
+        return jax.tree.unflatten(self.structure, [next(rest) if v else next(same) for v in self.is_varying])
+
+    def back(self, varying: list[Array], r: PyTree[Array]) -> PyTree[Array]:
+        """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""
+        products, combine = self.at(varying)
+        _, dp, direct = combine(r)
+        _, through = products(dp)
+        return jax.tree.map(jnp.add, direct, through)
+
+
+def forward(network: Network, state, xs) -> tuple[PyTree[Array], PyTree[Array], Pullbacks]:
+    """The states s_0 … s_{K-1}, s_1 … s_K, and the pull-backs of each step."""
+    parts, held = factors(network.cell), layout(network)
+    steps, batch = jax.tree.leaves(xs)[0].shape[:2]
+    learned, rebuild = parameters(network.cell)
+    turn = turning(network.cell, steps)
+    kept = turn(learned)
+    combine = parts.combine if held.is_flat else jax.vmap(parts.combine)
+
+    def linearised(at, state):
+        x, i = at
+
+        def products(c, s):
+            return held.together(jax.vmap(partial(parts.products, rebuild(c)))(x, held.apart(s)))
+
+        c = turn(kept)
+        if parts is WHOLE:
+            p, pull_products = jax.vjp(products, c, state)
+        else:  # the gradient of the parameters comes later, for all steps at once, and needs nothing from here
+            p, pull_products = jax.vjp(lambda _, s: products(c, s), (), state)
+        state, pull_combine = jax.vjp(combine, i, p, state)
+        return state, (pull_products, pull_combine)
+
+    inputs = over_time_and_batch(lambda x: parts.inputs(network.cell, x, steps * batch))(xs)
+    first = *jax.tree.map(lambda a: a[0], (xs, inputs)), state
+
+    def linearised_first(x, i, state):
+        i, state = held.together(i), held.together(state)
+        after, pullbacks = linearised((x, i), state)
+        return jax.tree.leaves((after, state, x, i)), *jax.tree.flatten(pullbacks)
+
+    # What comes from an example has a batch axis. A shape that a larger batch leaves as it is belongs to the weights.
+    # And what is there already, as a state (the tanh of an RNN is one) or an input, need not be saved.
+    places: list[int | None] = []
+
+    def seen(*first):
+        there, leaves, _ = linearised_first(*first)
+        places.extend(next((i for i, known in enumerate(there) if known is leaf), None) for leaf in leaves)
+        return leaves
+
+    _, leaves, structure = linearised_first(*first)
+    larger = jax.tree.map(lambda a: jax.ShapeDtypeStruct((batch + 1, *a.shape[1:]), a.dtype), first)
+    is_varying = tuple(a.shape != b.shape for a, b in zip(leaves, jax.eval_shape(seen, *larger), strict=True))
+    places = [place for place, varies in zip(places, is_varying, strict=True) if varies]
+
+    def step(state, at):
+        state, pullbacks = linearised(at, state)
+        varying = [leaf for leaf, varies in zip(jax.tree.leaves(pullbacks), is_varying, strict=True) if varies]
+        return state, (state, [leaf for leaf, place in zip(varying, places, strict=True) if place is None])
+
+    start, inputs = held.together(state), held.together(inputs, lead=1)
+    _, (states, saved) = lax.scan(step, start, (xs, inputs))
+    before = jax.tree.map(lambda first, s: jnp.concatenate([first[None], s[:-1]]), start, states)
+    there, rest = jax.tree.leaves((states, before, xs, inputs)), iter(saved)
+    varying = [next(rest) if place is None else there[place] for place in places]
+    constant = [leaf for leaf, varies in zip(leaves, is_varying, strict=True) if not varies]
+    pullbacks = Pullbacks(varying, constant, is_varying, structure)
+    return held.apart(before, lead=1), held.apart(states, lead=1), pullbacks
