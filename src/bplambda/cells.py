@@ -83,7 +83,7 @@ class Told(eqx.Module):
 
 
 class Factors(NamedTuple):
-    """A cell in three parts, `cell(x, s) = combine(inputs(cell, x, count), products(cell, x, s), s)`.
+    """A cell in three parts, `cell(x, s) = combine(i, products(cell, i, s), s)` with `i = inputs(cell, x, count)`.
 
     All that does not wait for the state is in `inputs`, and leaves the time loop as one product over all steps; `count`
     says over how many vectors like x, which may make another way of doing it worth while.
@@ -105,11 +105,12 @@ class Factors(NamedTuple):
 
     def step(self, cell: Any, x: PyTree, s: PyTree) -> PyTree:
         """`cell(x, s)` from its parts: for an LSTM without derivatives, a third faster than the cell itself."""
-        return self.combine(self.inputs(cell, x, 1), self.products(cell, x, s), s)
+        i = self.inputs(cell, x, 1)
+        return self.combine(i, self.products(cell, i, s), s)
 
 
 WHOLE = Factors(
-    inputs=lambda cell, x, count: (),
+    inputs=lambda cell, x, count: x,
     products=lambda cell, x, s: cell(x, s),
     combine=lambda i, p, s: p,
 )
@@ -177,7 +178,7 @@ _lstm_unit = jax.custom_vjp(lambda i, p, c: _lstm_gates(i, p, c)[0])
 _lstm_unit.defvjp(_lstm_gates, _lstm_back)
 
 
-def _gru_products(cell, x, h):
+def _gru_products(cell, i, h):
     p = h @ cell.weight_hh.T
     return p if cell.bias_n is None else p.at[-cell.hidden_size :].add(cell.bias_n)
 
@@ -198,7 +199,7 @@ def _weight_hh(cell):
 
 _LSTM = Factors(
     _affine,
-    lambda cell, x, s: s[0] @ cell.weight_hh.T,
+    lambda cell, i, s: s[0] @ cell.weight_hh.T,
     lambda i, p, s: _lstm_unit(i, p, s[1]),
     _lstm_matrix,
 )
@@ -206,7 +207,7 @@ _GRU = Factors(_affine, _gru_products, _gru_combine, _weight_hh)
 _RNN = {
     name: Factors(
         _affine,
-        lambda cell, x, h: h @ cell.weight_hh.T,
+        lambda cell, i, h: h @ cell.weight_hh.T,
         lambda i, p, h, phi=phi: phi(i + p),
         _weight_hh,
         by_number=True,
@@ -218,7 +219,7 @@ _RNN = {
 def _told(inner: Factors) -> Factors:
     return Factors(
         inputs=lambda cell, x, count: (inner.inputs(cell.cell, x[0], count), x[1]),
-        products=lambda cell, x, s: inner.products(cell.cell, x[0], s[0]),
+        products=lambda cell, i, s: inner.products(cell.cell, i[0], s[0]),
         combine=lambda i, p, s: (inner.combine(i[0], p, s[0]), i[1]),
         by_number=inner.by_number,
     )
@@ -227,7 +228,8 @@ def _told(inner: Factors) -> Factors:
 def factors(cell) -> Factors:
     """How to take `cell` apart. Exact types only: a subclass may have changed what the cell computes."""
     if type(cell) is Told:
-        return _told(factors(cell.cell))
+        inner = factors(cell.cell)
+        return inner if inner is WHOLE else _told(inner)
     if type(cell) is RNNCell:
         return _RNN[cell.activation]
     return {eqx.nn.LSTMCell: _LSTM, eqx.nn.GRUCell: _GRU}.get(type(cell), WHOLE)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
-from .cells import WHOLE, factors
+from .cells import WHOLE, Factors, factors
+from .equations import taken_apart
 from .network import Network
 
 
@@ -49,10 +50,6 @@ class Layout(NamedTuple):
         return jax.tree.map(lambda s, a: a.reshape(*a.shape[:lead], -1, *s.shape), one, tree)
 
 
-def layout(network: Network) -> Layout:
-    return Layout(network, factors(network.cell).by_number)
-
-
 def turning(cell: Any, steps: int) -> Callable[[Any], Any]:
     """What transposes a cell's matrices, once before a loop and once within: so they are what they were, but lie the
     other way round in memory, and x Wᵀ need not turn W at every step.
@@ -76,6 +73,7 @@ class Pullbacks(eqx.Module):
 
     varying: list[Array]
     constant: list[Array]
+    parts: Factors = eqx.field(static=True)
     is_varying: tuple[bool, ...] = eqx.field(static=True)
     structure: Any = eqx.field(static=True)
 
@@ -94,34 +92,34 @@ class Pullbacks(eqx.Module):
 
 def forward(network: Network, state, xs) -> tuple[PyTree[Array], PyTree[Array], Pullbacks]:
     """The states s_0 … s_{K-1}, s_1 … s_K, and the pull-backs of each step."""
-    parts, held = factors(network.cell), layout(network)
     steps, batch = jax.tree.leaves(xs)[0].shape[:2]
+    x, s = jax.eval_shape(lambda: jax.tree.map(lambda a: a[0], (jax.tree.map(lambda a: a[0], xs), state)))
+    parts = taken_apart(network.cell, x, s)
+    held = Layout(network, parts.by_number)
     learned, rebuild = parameters(network.cell)
     turn = turning(network.cell, steps)
     kept = turn(learned)
     combine = parts.combine if held.is_flat else jax.vmap(parts.combine)
 
-    def linearised(at, state):
-        x, i = at
-
+    def linearised(i, state):
         def products(c, s):
-            return held.together(jax.vmap(partial(parts.products, rebuild(c)))(x, held.apart(s)))
+            return held.together(jax.vmap(partial(parts.products, rebuild(c)))(i, held.apart(s)))
 
         c = turn(kept)
         if parts is WHOLE:
             p, pull_products = jax.vjp(products, c, state)
         else:  # the gradient of the parameters comes later, for all steps at once, and needs nothing from here
             p, pull_products = jax.vjp(lambda _, s: products(c, s), (), state)
-        state, pull_combine = jax.vjp(combine, i, p, state)
+        state, pull_combine = jax.vjp(combine, held.together(i), p, state)
         return state, (pull_products, pull_combine)
 
     inputs = over_time_and_batch(lambda x: parts.inputs(network.cell, x, steps * batch))(xs)
-    first = *jax.tree.map(lambda a: a[0], (xs, inputs)), state
+    first = jax.tree.map(lambda a: a[0], inputs), state
 
-    def linearised_first(x, i, state):
-        i, state = held.together(i), held.together(state)
-        after, pullbacks = linearised((x, i), state)
-        return jax.tree.leaves((after, state, x, i)), *jax.tree.flatten(pullbacks)
+    def linearised_first(i, state):
+        state = held.together(state)
+        after, pullbacks = linearised(i, state)
+        return jax.tree.leaves((after, state, i)), *jax.tree.flatten(pullbacks)
 
     # What comes from an example has a batch axis. A shape that a larger batch leaves as it is belongs to the weights.
     # And what is there already, as a state (the tanh of an RNN is one) or an input, need not be saved.
@@ -137,16 +135,16 @@ def forward(network: Network, state, xs) -> tuple[PyTree[Array], PyTree[Array], 
     is_varying = tuple(a.shape != b.shape for a, b in zip(leaves, jax.eval_shape(seen, *larger), strict=True))
     places = [place for place, varies in zip(places, is_varying, strict=True) if varies]
 
-    def step(state, at):
-        state, pullbacks = linearised(at, state)
+    def step(state, i):
+        state, pullbacks = linearised(i, state)
         varying = [leaf for leaf, varies in zip(jax.tree.leaves(pullbacks), is_varying, strict=True) if varies]
         return state, (state, [leaf for leaf, place in zip(varying, places, strict=True) if place is None])
 
-    start, inputs = held.together(state), held.together(inputs, lead=1)
-    _, (states, saved) = lax.scan(step, start, (xs, inputs))
+    start = held.together(state)
+    _, (states, saved) = lax.scan(step, start, inputs, length=steps)
     before = jax.tree.map(lambda first, s: jnp.concatenate([first[None], s[:-1]]), start, states)
-    there, rest = jax.tree.leaves((states, before, xs, inputs)), iter(saved)
+    there, rest = jax.tree.leaves((states, before, inputs)), iter(saved)
     varying = [next(rest) if place is None else there[place] for place in places]
     constant = [leaf for leaf, varies in zip(leaves, is_varying, strict=True) if not varies]
-    pullbacks = Pullbacks(varying, constant, is_varying, structure)
+    pullbacks = Pullbacks(varying, constant, parts, is_varying, structure)
     return held.apart(before, lead=1), held.apart(states, lead=1), pullbacks

@@ -15,10 +15,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .cells import WHOLE, factors, wide
+from .cells import WHOLE, wide
 from .network import Network
 from .shapes import checked
-from .timeloop import Pullbacks, forward, layout, over_time_and_batch, parameters, turning
+from .timeloop import Layout, Pullbacks, forward, over_time_and_batch, parameters, turning
 
 # So many numbers of an unknown cell's gradients lie side by side, a few megabytes, before they are added up. One step
 # at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
@@ -74,6 +74,10 @@ class Unrolled(eqx.Module):
         return steps, batch, self.network.state_size
 
     @property
+    def held(self) -> Layout:
+        return Layout(self.network, self.pullbacks.parts.by_number)
+
+    @property
     def states(self) -> Float[Array, "K+1 B S"]:
         """s_0 … s_K."""
         return jnp.concatenate([self.network.flatten(self.before), self.network.flatten(self.end)[None]])
@@ -88,7 +92,7 @@ class Unrolled(eqx.Module):
         The only pass back in time that there is: decay d = 1 is backpropagation, γ a discount, γλ the λ-weighting,
         and 0 at a step truncates there.
         """
-        held, (steps, _, _) = layout(self.network), self.sizes
+        held, (steps, _, _) = self.held, self.sizes
         turn = turning(self.network.cell, steps)
         kept = turn(self.pullbacks.constant)
 
@@ -112,7 +116,7 @@ class Unrolled(eqx.Module):
     def jacobians(self) -> Float[Array, "K B S S"]:
         """J_{t+1} = ∂s_{t+1}/∂s_t for the states s_0 … s_{K-1}."""
         steps, batch, size = self.sizes
-        matrix, held = factors(self.network.cell).matrix, layout(self.network)
+        matrix, held = self.pullbacks.parts.matrix, self.held
         if matrix is None:
 
             def one_row(varying, row):
@@ -160,7 +164,7 @@ class Unrolled(eqx.Module):
 
     def gradient(self, cotangents: PyTree[Array]) -> Network:
         """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
-        is_known = factors(self.network.cell) is not WHOLE
+        is_known = self.pullbacks.parts is not WHOLE
         total = self._all_at_once(cotangents) if is_known else self._in_groups(cotangents)
         mean = jax.tree.map(lambda d: d / self.sizes[1], total)
         empty = eqx.filter(self.network, eqx.is_inexact_array)
@@ -174,7 +178,7 @@ class Unrolled(eqx.Module):
             di, dp, _ = combine(c)
             return di, dp
 
-        parts, held = factors(self.network.cell), layout(self.network)
+        parts, held = self.pullbacks.parts, self.held
         learned, rebuild = parameters(self.network.cell)
         steps, batch, _ = self.sizes
         is_tall = jax.tree.map(lambda w: w.ndim == 2 and steps * batch > w.shape[0] > w.shape[1], learned)
@@ -185,7 +189,7 @@ class Unrolled(eqx.Module):
         def weighted(p: Any) -> tuple[PyTree[Array], PyTree[Array]]:
             cell = rebuild(widened(p))
             inputs = over_time_and_batch(lambda x: parts.inputs(cell, x, steps * batch))(self.xs)
-            products = over_time_and_batch(partial(parts.products, cell))(self.xs, self.before)
+            products = over_time_and_batch(partial(parts.products, cell))(inputs, self.before)
             return held.together((inputs, products), lead=1)
 
         # Products are faster on a CPU if they are wider than tall, and the compiler would turn them round again.
