@@ -110,8 +110,8 @@ def _run(part: ClosedJaxpr, given: PyTree) -> list[Array]:
 
 def _goes_by_number(jaxpr: Jaxpr) -> bool:
     """Whether arrays of any one shape may go through it, each number by itself."""
-    variables = [*jaxpr.invars, *_variables(jaxpr.outvars), *(v for e in jaxpr.eqns for v in e.outvars)]
-    has_one_shape = len({v.aval.shape for v in variables}) == 1  # pyrefly: ignore[missing-attribute]
+    used = [*_variables(jaxpr.outvars), *(v for e in jaxpr.eqns for v in [*_variables(e.invars), *e.outvars])]
+    has_one_shape = len({v.aval.shape for v in used}) == 1  # pyrefly: ignore[missing-attribute]
     is_made_of_arrays = not jaxpr.constvars and len(_variables(jaxpr.outvars)) == len(jaxpr.outvars)
     return has_one_shape and is_made_of_arrays and all(e.primitive.name in _BY_NUMBER for e in jaxpr.eqns)
 

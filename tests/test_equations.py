@@ -1,0 +1,222 @@
+"""Cells that the library has never seen are taken apart by their equations, or not at all, and stay what they are."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import bplambda as bp
+from bplambda.cells import WHOLE, factors
+from bplambda.equations import taken_apart
+from bplambda.verify.identities import distance
+
+H, IN, STEPS, BATCH = 3, 2, 5, 4
+
+
+class Cell(eqx.Module):
+    """Weights, and what a cell does with them."""
+
+    w: dict[str, jax.Array]
+    equations: Callable = eqx.field(static=True)
+
+    def __call__(self, x, s):
+        return self.equations(self.w, x, s)
+
+
+class Kind(NamedTuple):
+    """A cell's equations, its weights' shapes, its state; and what is to be found: no parts, parts, or parts of which
+    the last treats each number by itself, so that a batch may be one long vector."""
+
+    equations: Callable[[dict[str, Any], Any, Any], Any]
+    shapes: dict[str, tuple[int, ...]]
+    found: Literal["whole", "parts", "by number"]
+    state: Any = np.zeros(H)
+
+
+def leaky(w, x, h):
+    return 0.8 * h + 0.2 * jnp.tanh(w["hh"] @ h + w["ih"] @ x + w["b"])
+
+
+def concatenated(w, x, h):
+    return jnp.tanh(w["w"] @ jnp.concatenate([h, x]) + w["b"])
+
+
+def gated_by_the_input(w, x, h):
+    return jnp.tanh((w["hh"] @ h) * jax.nn.sigmoid(w["g"] @ x))
+
+
+def gated_before_a_bias(w, x, h):
+    return jnp.tanh((w["hh"] @ h) * jax.nn.sigmoid(w["g"] @ x) + w["b"])
+
+
+def decaying(w, x, h):
+    return jax.nn.sigmoid(w["a"]) * h + w["ih"] @ x
+
+
+def normalised(w, x, h):
+    h = (h - h.mean()) / jnp.sqrt(h.var() + 0.1)
+    return jnp.tanh(w["hh"] @ (w["scale"] * h) + w["ih"] @ x)
+
+
+def peepholes(w, x, s):
+    """An LSTM whose output gate sees the new memory: weights meet what weights have made."""
+    h, c = s
+    i, f, g, o = jnp.split(w["hh"] @ h + w["ih"] @ x + w["b"], 4)
+    c = jax.nn.sigmoid(f + w["pf"] * c) * c + jax.nn.sigmoid(i + w["pi"] * c) * jnp.tanh(g)
+    return jax.nn.sigmoid(o + w["po"] * c) * jnp.tanh(c), c
+
+
+def peepholes_on_the_old(w, x, s):
+    h, c = s
+    i, f, g, o = jnp.split(w["hh"] @ h + w["ih"] @ x + w["b"], 4)
+    i, f, o = i + w["pi"] * c, f + w["pf"] * c, o + w["po"] * c
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def two_layers(w, x, s):
+    lower, upper = s
+    lower = jnp.tanh(w["hh"] @ lower + w["ih"] @ x)
+    return lower, jnp.tanh(w["upper"] @ upper + w["between"] @ lower)
+
+
+def often_repeated(w, x, h):
+    return lax.fori_loop(0, 3, lambda _, h: jnp.tanh(w["hh"] @ h + w["ih"] @ x), h)
+
+
+@jax.custom_vjp
+def hard(w, h):
+    return jnp.sign(w @ h)
+
+
+hard.defvjp(lambda w, h: (hard(w, h), (w, h)), lambda kept, d: (jnp.outer(d, kept[1]), kept[0].T @ d))
+
+
+def of_a_derivative_of_its_own(w, x, h):
+    return 0.5 * h + 0.5 * hard(w["hh"], h) + w["ih"] @ x
+
+
+def convolutional(w, x, s):
+    seen = lax.conv_general_dilated(s[None], w["kernel"], (1,), "SAME")[0]
+    return jnp.tanh(seen + (w["ih"] @ x)[:, None] + w["b"][:, None])
+
+
+def fast_weights(w, x, s):
+    """A state that is in part a matrix, which the rest is multiplied with."""
+    h, fast = s
+    h = jnp.tanh(w["hh"] @ h + w["ih"] @ x + fast @ h)
+    return h, 0.9 * fast + 0.1 * jnp.outer(h, h)
+
+
+def hyper(w, x, h):
+    """Recurrent weights that are made from the input."""
+    return jnp.tanh((w["hh"] + jnp.tensordot(x, w["by_x"], 1)) @ h)
+
+
+CONSTANT = np.linspace(-1, 1, H * H).reshape(H, H)
+
+
+def with_constants(w, x, h):
+    return jnp.tanh(jnp.asarray(CONSTANT) @ (w["a"] * h) + w["ih"] @ x) + jnp.asarray(CONSTANT[0])
+
+
+def compiled_on_its_own(w, x, h):
+    return jax.jit(leaky)(w, x, h)
+
+
+def of_weights_alone(w, x, s):
+    """Parts of the state that do not ask for the state, or are what they were."""
+    h, made, kept = s
+    return jnp.tanh(w["hh"] @ h + w["ih"] @ x + made * kept), jnp.sin(w["b"]), kept
+
+
+def rounded(w, x, h):
+    """What is decided by numbers without a derivative."""
+    open_ = (jnp.round(10 * h).astype(jnp.int32) % 2).astype(h.dtype)
+    return jnp.tanh(open_ * (w["hh"] @ h) + w["ih"] @ x)
+
+
+def reset_by_the_input(w, x, h):
+    return jnp.where(x[0] > 0, 0.0, jnp.tanh(w["hh"] @ h)) + w["ih"] @ x
+
+
+PLAIN = {"hh": (H, H), "ih": (H, IN), "b": (H,)}
+PEEPHOLES = {"hh": (4 * H, H), "ih": (4 * H, IN), "b": (4 * H,), "pi": (H,), "pf": (H,), "po": (H,)}
+PAIR = (np.zeros(H), np.zeros(H))
+KINDS = [
+    Kind(leaky, PLAIN, "by number"),
+    Kind(concatenated, {"w": (H, H + IN), "b": (H,)}, "by number"),
+    Kind(gated_by_the_input, {"hh": (H, H), "g": (H, IN)}, "by number"),
+    Kind(gated_before_a_bias, {"hh": (H, H), "g": (H, IN), "b": (H,)}, "whole"),
+    Kind(decaying, {"a": (H,), "ih": (H, IN)}, "by number"),
+    Kind(normalised, {"hh": (H, H), "ih": (H, IN), "scale": (H,)}, "whole"),
+    Kind(peepholes, PEEPHOLES, "whole", PAIR),
+    Kind(peepholes_on_the_old, PEEPHOLES, "parts", PAIR),
+    Kind(two_layers, {"hh": (H, H), "ih": (H, IN), "upper": (H, H), "between": (H, H)}, "whole", PAIR),
+    Kind(often_repeated, PLAIN, "whole"),
+    Kind(of_a_derivative_of_its_own, PLAIN, "whole"),
+    Kind(convolutional, {"kernel": (H, H, 3), "ih": (H, IN), "b": (H,)}, "by number", np.zeros((H, 4))),
+    Kind(fast_weights, PLAIN, "parts", (np.zeros(H), np.zeros((H, H)))),
+    Kind(hyper, {"hh": (H, H), "by_x": (IN, H, H)}, "parts"),
+    Kind(with_constants, {"a": (H,), "ih": (H, IN)}, "parts"),
+    Kind(compiled_on_its_own, PLAIN, "by number"),
+    Kind(of_weights_alone, PLAIN, "by number", (np.zeros(H), np.zeros(H), np.zeros(H))),
+    Kind(rounded, {"hh": (H, H), "ih": (H, IN)}, "parts"),
+    Kind(reset_by_the_input, {"hh": (H, H), "ih": (H, IN)}, "whole"),
+]
+
+
+def first_array(state):
+    return jax.tree.leaves(state)[0].reshape(-1)
+
+
+def network_of(kind, seed=0):
+    rng = np.random.default_rng(seed)
+    cell = Cell({name: jnp.asarray(rng.normal(size=shape)) for name, shape in kind.shapes.items()}, kind.equations)
+    readout = eqx.nn.Linear(first_array(kind.state).size, 2, key=jax.random.key(seed))
+    return bp.Network(cell, readout, bp.losses.squared_error, first_array, state=kind.state)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.equations.__name__)
+def test_parts_are_found_where_there_are_some(kind):
+    network = network_of(kind)
+    parts = taken_apart(network.cell, jnp.zeros(IN), jax.tree.map(jnp.asarray, kind.state))
+    assert ("whole" if parts is WHOLE else "by number" if parts.by_number else "parts") == kind.found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.equations.__name__)
+def test_gradients_are_those_of_the_cell_as_it_is(kind, monkeypatch):
+    network, rng = network_of(kind), np.random.default_rng(1)
+    xs, ys = jnp.asarray(rng.normal(size=(STEPS, BATCH, IN))), jnp.asarray(rng.normal(size=(STEPS, BATCH, 2)))
+    synthesiser = bp.LinearSynthesiser(network.state_size)
+    synthesiser = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), synthesiser)
+
+    def found():
+        rules = [bp.BPTT(), bp.TruncatedBPTT(2), bp.BPLambda(0.7, 0.9, 0.5)]
+        return eqx.filter_jit(lambda: [bp.sequence_gradients(network, synthesiser, r, xs, ys)[0] for r in rules])()
+
+    def plain_loss(network):
+        def step(s, at):
+            s = network.cell(at[0], s)
+            return s, network.loss(network.readout(network.output(s)), at[1])
+
+        def one(xs, ys):
+            return jnp.sum(lax.scan(step, network.zero_state(), (xs, ys))[1])
+
+        return jnp.mean(jax.vmap(one, in_axes=1)(xs, ys))
+
+    taken = found()
+    assert distance(taken[0].network, eqx.filter_jit(eqx.filter_grad(plain_loss))(network)) < 1e-12
+    monkeypatch.setattr("bplambda.timeloop.taken_apart", lambda cell, x, s: WHOLE)
+    jax.clear_caches()
+    assert distance(taken, found()) < 1e-12
+
+
+def test_known_cells_have_the_parts_that_are_written_down():
+    cell = eqx.nn.GRUCell(IN, H, key=jax.random.key(0))
+    assert taken_apart(cell, jnp.zeros(IN), jnp.zeros(H)) is factors(cell)
