@@ -1,6 +1,6 @@
 """Cells that the library has never seen are taken apart by their equations, or not at all, and stay what they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     the last treats each number by itself, so that a batch may be one long vector."""
 
     equations: Callable[[dict[str, Any], Any, Any], Any]
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]]
     found: Literal["whole", "parts", "by number"]
     state: Any = np.zeros(H)
 
