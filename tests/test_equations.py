@@ -145,6 +145,18 @@ def reset_by_the_input(w, x, h):
     return jnp.where(x[0] > 0, 0.0, jnp.tanh(w["hh"] @ h)) + w["ih"] @ x
 
 
+def of_fixed_decay(w, x, h):
+    return 0.9 * h + w["ih"] @ x
+
+
+def forgetful(w, x, h):
+    return jnp.tanh(w["ih"] @ x)
+
+
+def without_weights(w, x, h):
+    return 0.9 * jnp.sin(h) + jnp.sum(x)
+
+
 PLAIN = {"hh": (H, H), "ih": (H, IN), "b": (H,)}
 PEEPHOLES = {"hh": (4 * H, H), "ih": (4 * H, IN), "b": (4 * H,), "pi": (H,), "pf": (H,), "po": (H,)}
 PAIR = (np.zeros(H), np.zeros(H))
@@ -168,6 +180,9 @@ KINDS = [
     Kind(of_weights_alone, PLAIN, "by number", (np.zeros(H), np.zeros(H), np.zeros(H))),
     Kind(rounded, {"hh": (H, H), "ih": (H, IN)}, "parts"),
     Kind(reset_by_the_input, {"hh": (H, H), "ih": (H, IN)}, "whole"),
+    Kind(of_fixed_decay, {"ih": (H, IN)}, "by number"),
+    Kind(forgetful, {"ih": (H, IN)}, "by number"),
+    Kind(without_weights, {}, "parts"),
 ]
 
 

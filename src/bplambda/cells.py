@@ -88,7 +88,7 @@ class Factors(NamedTuple):
     All that does not wait for the state is in `inputs`, and leaves the time loop as one product over all steps; `count`
     says over how many vectors like x, which may make another way of doing it worth while.
     All parameters sit in `inputs` and `products`, so that `combine` is cheap arithmetic, whose local derivatives
-    the forward pass saves. Any cell works as `WHOLE`; a known cell is faster, with the same numbers.
+    the forward pass saves. Any cell works as `WHOLE`; in parts it is faster, with the same numbers.
 
     Where `products` is W s, but for a constant, and `combine` works unit by unit, `matrix(cell)` gives that W: the
     Jacobian of a step is then W with its rows scaled and added up, and costs no product at all.
@@ -226,7 +226,10 @@ def _told(inner: Factors) -> Factors:
 
 
 def factors(cell) -> Factors:
-    """How to take `cell` apart. Exact types only: a subclass may have changed what the cell computes."""
+    """The parts of a known cell, written down here; other cells are taken apart by their equations (`equations.py`).
+
+    Exact types only: a subclass may have changed what the cell computes.
+    """
     if type(cell) is Told:
         inner = factors(cell.cell)
         return inner if inner is WHOLE else _told(inner)

@@ -20,8 +20,8 @@ from .network import Network
 from .shapes import checked
 from .timeloop import Layout, Pullbacks, forward, over_time_and_batch, parameters, turning
 
-# So many numbers of an unknown cell's gradients lie side by side, a few megabytes, before they are added up. One step
-# at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
+# So many numbers of the gradients of a cell without parts lie side by side, a few megabytes, before they are added up.
+# One step at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
 TOGETHER = 2**20
 
 
@@ -164,14 +164,14 @@ class Unrolled(eqx.Module):
 
     def gradient(self, cotangents: PyTree[Array]) -> Network:
         """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
-        is_known = self.pullbacks.parts is not WHOLE
-        total = self._all_at_once(cotangents) if is_known else self._in_groups(cotangents)
+        has_parts = self.pullbacks.parts is not WHOLE
+        total = self._all_at_once(cotangents) if has_parts else self._in_groups(cotangents)
         mean = jax.tree.map(lambda d: d / self.sizes[1], total)
         empty = eqx.filter(self.network, eqx.is_inexact_array)
         return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
 
     def _all_at_once(self, cotangents: PyTree[Array]) -> Any:
-        """The gradient of a known cell: one large product for each of its weights."""
+        """The gradient of a cell in parts: one large product for each of its weights."""
 
         def local(varying, c):
             _, combine = self.pullbacks.at(varying)
@@ -198,7 +198,7 @@ class Unrolled(eqx.Module):
         return widened(lax.optimization_barrier(total))
 
     def _in_groups(self, cotangents: PyTree[Array]) -> Any:
-        """The gradient of a cell that is not known: those of some steps side by side, and added up, group by group."""
+        """The gradient of a cell without parts: those of some steps side by side, and added up, group by group."""
 
         def one(at):
             c, varying = at
