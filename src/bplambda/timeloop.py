@@ -50,18 +50,16 @@ class Layout(NamedTuple):
         return jax.tree.map(lambda s, a: a.reshape(*a.shape[:lead], -1, *s.shape), one, tree)
 
 
-def turning(cell: Any, steps: int) -> Callable[[Any], Any]:
-    """What transposes a cell's matrices, once before a loop and once within: so they are what they were, but lie the
-    other way round in memory, and x Wᵀ need not turn W at every step.
+def turning(cell: Any, steps: int, batch: int) -> Callable[[Any], Any]:
+    """What transposes a known cell's matrices, once before a loop and once within: so they are what they were, but lie
+    the other way round in memory, and x Wᵀ need not turn W at every step.
 
-    For one step that is not worth the copy; nor, if they are tall, for W x, as a cell that is not known will have it.
+    For one step that is not worth the copy. Nor is it where the product is W x anyway: with one example, or as a cell
+    that is not known has it.
     """
-    is_known = factors(cell) is not WHOLE
-
-    def is_worth_it(w: Array) -> bool:
-        return steps > 1 and w.ndim == 2 and (is_known or w.shape[0] == w.shape[1])
-
-    return lambda weights: jax.tree.map(lambda w: w.T if is_worth_it(w) else w, weights)
+    if steps == 1 or batch == 1 or factors(cell) is WHOLE:
+        return lambda weights: weights
+    return lambda weights: jax.tree.map(lambda w: w.T if w.ndim == 2 else w, weights)
 
 
 class Pullbacks(eqx.Module):
@@ -97,7 +95,7 @@ def forward(network: Network, state, xs) -> tuple[PyTree[Array], PyTree[Array], 
     parts = taken_apart(network.cell, x, s)
     held = Layout(network, parts.by_number)
     learned, rebuild = parameters(network.cell)
-    turn = turning(network.cell, steps)
+    turn = turning(network.cell, steps, batch)
     kept = turn(learned)
     combine = parts.combine if held.is_flat else jax.vmap(parts.combine)
 

@@ -92,8 +92,8 @@ class Unrolled(eqx.Module):
         The only pass back in time that there is: decay d = 1 is backpropagation, γ a discount, γλ the λ-weighting,
         and 0 at a step truncates there.
         """
-        held, (steps, _, _) = self.held, self.sizes
-        turn = turning(self.network.cell, steps)
+        held, (steps, batch, _) = self.held, self.sizes
+        turn = turning(self.network.cell, steps, batch)
         kept = turn(self.pullbacks.constant)
 
         def step(u, at):
