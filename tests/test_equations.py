@@ -1,4 +1,4 @@
-"""Cells that the library has never seen are taken apart by their equations, or not at all, and stay what they are."""
+"""Cells that the library has never seen are taken apart by their equations, and stay what they are."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -11,9 +11,10 @@ import pytest
 from jax import lax
 
 import bplambda as bp
-from bplambda.cells import WHOLE, factors
-from bplambda.equations import taken_apart
+from bplambda.cells import Nested, factors
+from bplambda.equations import _nested, _traced, taken_apart
 from bplambda.verify.identities import distance
+from in_one_piece import in_one_piece  # pyrefly: ignore[missing-import]
 
 H, IN, STEPS, BATCH = 3, 2, 5, 4
 
@@ -29,12 +30,12 @@ class Cell(eqx.Module):
 
 
 class Kind(NamedTuple):
-    """A cell's equations, its weights' shapes, its state; and what is to be found: no parts, parts, or parts of which
-    the last treats each number by itself, so that a batch may be one long vector."""
+    """A cell's equations, its weights' shapes, its state; and what is to be found: parts, or parts of which the last
+    treats each number by itself, so that a batch may be one long vector, or that it is nested."""
 
     equations: Callable[[dict[str, Any], Any, Any], Any]
     shapes: Mapping[str, tuple[int, ...]]
-    found: Literal["whole", "parts", "by number"]
+    found: Literal["parts", "by number", "nested"]
     state: Any = np.zeros(H)
 
 
@@ -145,6 +146,33 @@ def reset_by_the_input(w, x, h):
     return jnp.where(x[0] > 0, 0.0, jnp.tanh(w["hh"] @ h)) + w["ih"] @ x
 
 
+def normalised_after(w, x, s):
+    """A second layer that sees the first by a normalisation with weights of its own."""
+    lower, upper = s
+    lower = jnp.tanh(w["hh"] @ lower + w["ih"] @ x)
+    seen = w["scale"] * (lower - lower.mean()) / jnp.sqrt(lower.var() + 0.1) + w["b"]
+    return lower, jnp.tanh(w["between"] @ jnp.concatenate([seen, upper, w["b"]]))
+
+
+def looked_up(w, x, h):
+    """Weights chosen by the input, and by the state that weights have made."""
+    h = jnp.tanh(w["table"][(x[0] > 0).astype(int)] + w["hh"] @ h)
+    return h + w["table"][jnp.argmax(h)] / (1 + w["table"][0] ** 2)
+
+
+def mixed_by_the_input(w, x, s):
+    """A way between two layers that the input opens, by parts of it and by a number that it makes with weights."""
+    lower, upper = s
+    by = jnp.split(w["by_x"] @ x, 2)
+    lower = jnp.tanh(w["hh"] @ lower + by[0])
+    return lower, jnp.where(x[0] > 0, jnp.tanh(w["between"] @ (by[1] * lower)), upper)
+
+
+def masked(w, x, h):
+    """Among the weights one that is none."""
+    return jnp.tanh(w["hh"] @ jnp.where(w["mask"] > 0, jnp.tanh(w["hh"] @ h), h) + w["ih"] @ x)
+
+
 def of_fixed_decay(w, x, h):
     return 0.9 * h + w["ih"] @ x
 
@@ -164,14 +192,14 @@ KINDS = [
     Kind(leaky, PLAIN, "by number"),
     Kind(concatenated, {"w": (H, H + IN), "b": (H,)}, "by number"),
     Kind(gated_by_the_input, {"hh": (H, H), "g": (H, IN)}, "by number"),
-    Kind(gated_before_a_bias, {"hh": (H, H), "g": (H, IN), "b": (H,)}, "whole"),
+    Kind(gated_before_a_bias, {"hh": (H, H), "g": (H, IN), "b": (H,)}, "nested"),
     Kind(decaying, {"a": (H,), "ih": (H, IN)}, "by number"),
-    Kind(normalised, {"hh": (H, H), "ih": (H, IN), "scale": (H,)}, "whole"),
-    Kind(peepholes, PEEPHOLES, "whole", PAIR),
+    Kind(normalised, {"hh": (H, H), "ih": (H, IN), "scale": (H,)}, "nested"),
+    Kind(peepholes, PEEPHOLES, "nested", PAIR),
     Kind(peepholes_on_the_old, PEEPHOLES, "parts", PAIR),
-    Kind(two_layers, {"hh": (H, H), "ih": (H, IN), "upper": (H, H), "between": (H, H)}, "whole", PAIR),
-    Kind(often_repeated, PLAIN, "whole"),
-    Kind(of_a_derivative_of_its_own, PLAIN, "whole"),
+    Kind(two_layers, {"hh": (H, H), "ih": (H, IN), "upper": (H, H), "between": (H, H)}, "nested", PAIR),
+    Kind(often_repeated, PLAIN, "nested"),
+    Kind(of_a_derivative_of_its_own, PLAIN, "nested"),
     Kind(convolutional, {"kernel": (H, H, 3), "ih": (H, IN), "b": (H,)}, "by number", np.zeros((H, 4))),
     Kind(fast_weights, PLAIN, "parts", (np.zeros(H), np.zeros((H, H)))),
     Kind(hyper, {"hh": (H, H), "by_x": (IN, H, H)}, "parts"),
@@ -179,7 +207,11 @@ KINDS = [
     Kind(compiled_on_its_own, PLAIN, "by number"),
     Kind(of_weights_alone, PLAIN, "by number", (np.zeros(H), np.zeros(H), np.zeros(H))),
     Kind(rounded, {"hh": (H, H), "ih": (H, IN)}, "parts"),
-    Kind(reset_by_the_input, {"hh": (H, H), "ih": (H, IN)}, "whole"),
+    Kind(reset_by_the_input, {"hh": (H, H), "ih": (H, IN)}, "nested"),
+    Kind(normalised_after, PLAIN | {"scale": (H,), "between": (H, 3 * H)}, "nested", PAIR),
+    Kind(looked_up, {"hh": (H, H), "table": (4, H)}, "nested"),
+    Kind(mixed_by_the_input, {"hh": (H, H), "between": (H, H), "by_x": (2 * H, IN)}, "nested", PAIR),
+    Kind(masked, {"hh": (H, H), "ih": (H, IN), "mask": (H,)}, "nested"),
     Kind(of_fixed_decay, {"ih": (H, IN)}, "by number"),
     Kind(forgetful, {"ih": (H, IN)}, "by number"),
     Kind(without_weights, {}, "parts"),
@@ -201,7 +233,8 @@ def network_of(kind, seed=0):
 def test_parts_are_found_where_there_are_some(kind):
     network = network_of(kind)
     parts = taken_apart(network.cell, jnp.zeros(IN), jax.tree.map(jnp.asarray, kind.state))
-    assert ("whole" if parts is WHOLE else "by number" if parts.by_number else "parts") == kind.found
+    found = "nested" if isinstance(parts, Nested) else "by number" if parts.by_number else "parts"
+    assert found == kind.found
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.equations.__name__)
@@ -227,11 +260,36 @@ def test_gradients_are_those_of_the_cell_as_it_is(kind, monkeypatch):
 
     taken = found()
     assert distance(taken[0].network, eqx.filter_jit(eqx.filter_grad(plain_loss))(network)) < 1e-12
-    monkeypatch.setattr("bplambda.timeloop.taken_apart", lambda cell, x, s: WHOLE)
-    jax.clear_caches()
-    assert distance(taken, found()) < 1e-12
+    for other in (in_one_piece, lambda cell, x, s: _nested(_traced(cell, x, s))):
+        monkeypatch.setattr("bplambda.timeloop.taken_apart", other)
+        jax.clear_caches()
+        assert distance(taken, found()) < 1e-12
 
 
 def test_known_cells_have_the_parts_that_are_written_down():
     cell = eqx.nn.GRUCell(IN, H, key=jax.random.key(0))
     assert taken_apart(cell, jnp.zeros(IN), jnp.zeros(H)) is factors(cell)
+
+
+def test_what_a_cell_prints_is_printed(capfd):
+    class Printing(eqx.Module):
+        cell: eqx.nn.GRUCell
+
+        def __call__(self, x, h):
+            jax.debug.print("saw {}", x[0])
+            return self.cell(x, h)
+
+    kind = KINDS[0]
+    network = network_of(kind)
+    cell = eqx.nn.GRUCell(IN, H, key=jax.random.key(0))
+    plain, printing = (bp.Network(c, network.readout, network.loss, state=np.zeros(H)) for c in (cell, Printing(cell)))
+    xs, ys = jnp.arange(5.0)[:, None, None] * jnp.ones((5, 1, IN)), jnp.ones((5, 1, 2))
+
+    def gradients(network):
+        return bp.sequence_gradients(network, bp.LinearSynthesiser(H), bp.BPLambda(), xs, ys)[0].network.cell
+
+    found = gradients(printing)
+    jax.effects_barrier()
+    seen = dict.fromkeys(capfd.readouterr().out.splitlines())  # the first step may be there twice
+    assert list(seen) == [f"saw {t}.0" for t in range(5)]
+    assert distance(found.cell, gradients(plain)) < 1e-12

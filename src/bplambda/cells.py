@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -88,7 +88,7 @@ class Factors(NamedTuple):
     All that does not wait for the state is in `inputs`, and leaves the time loop as one product over all steps; `count`
     says over how many vectors like x, which may make another way of doing it worth while.
     All parameters sit in `inputs` and `products`, so that `combine` is cheap arithmetic, whose local derivatives
-    the forward pass saves. Any cell works as `WHOLE`; in parts it is faster, with the same numbers.
+    the forward pass saves.
 
     Where `products` is W s, but for a constant, and `combine` works unit by unit, `matrix(cell)` gives that W: the
     Jacobian of a step is then W with its rows scaled and added up, and costs no product at all.
@@ -109,11 +109,21 @@ class Factors(NamedTuple):
         return self.combine(i, self.products(cell, i, s), s)
 
 
-WHOLE = Factors(
-    inputs=lambda cell, x, count: x,
-    products=lambda cell, x, s: cell(x, s),
-    combine=lambda i, p, s: p,
-)
+class Nested(NamedTuple):
+    """A cell whose parameters meet what parameters have made of the state: layers on top of each other, peepholes, a
+    normalisation.
+
+    `step(cell, i, nudges, s)` gives the next state and all that parameters `met` in the step. It adds the nudges, which
+    are zero, to what they make of it, `products(cell, i, met)`: so the gradient by a nudge is the gradient by a
+    product, and the parameters' gradient can wait until it is had for all steps at once.
+    """
+
+    inputs: Callable[[Any, PyTree, int], PyTree]
+    products: Callable[[Any, PyTree, PyTree], list[Array]]
+    step: Callable[[Any, PyTree, list[Array], PyTree], tuple[PyTree, PyTree]]
+    nudges: list[jax.ShapeDtypeStruct]
+    matrix: None = None
+    by_number: Literal[False] = False
 
 
 def _by_value(function: Callable, slope: Callable) -> Callable:
@@ -216,8 +226,8 @@ _RNN = {
 }
 
 
-def _told(inner: Factors) -> Factors:
-    return Factors(
+def _told(inner: Factors | None) -> Factors | None:
+    return inner and Factors(
         inputs=lambda cell, x, count: (inner.inputs(cell.cell, x[0], count), x[1]),
         products=lambda cell, i, s: inner.products(cell.cell, i[0], s[0]),
         combine=lambda i, p, s: (inner.combine(i[0], p, s[0]), i[1]),
@@ -225,14 +235,13 @@ def _told(inner: Factors) -> Factors:
     )
 
 
-def factors(cell) -> Factors:
-    """The parts of a known cell, written down here; other cells are taken apart by their equations (`equations.py`).
+def factors(cell) -> Factors | None:
+    """The parts of a known cell, written down here; others are taken apart by their equations (`equations.py`).
 
     Exact types only: a subclass may have changed what the cell computes.
     """
     if type(cell) is Told:
-        inner = factors(cell.cell)
-        return inner if inner is WHOLE else _told(inner)
+        return _told(factors(cell.cell))
     if type(cell) is RNNCell:
         return _RNN[cell.activation]
-    return {eqx.nn.LSTMCell: _LSTM, eqx.nn.GRUCell: _GRU}.get(type(cell), WHOLE)
+    return {eqx.nn.LSTMCell: _LSTM, eqx.nn.GRUCell: _GRU}.get(type(cell))

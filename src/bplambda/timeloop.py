@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
-from .cells import WHOLE, Factors, factors
+from .cells import Factors, Nested, factors
 from .equations import taken_apart
 from .network import Network
 
@@ -57,7 +57,7 @@ def turning(cell: Any, steps: int, batch: int) -> Callable[[Any], Any]:
     For one step that is not worth the copy. Nor is it where the product is W x anyway: with one example, or as a cell
     that is not known has it.
     """
-    if steps == 1 or batch == 1 or factors(cell) is WHOLE:
+    if steps == 1 or batch == 1 or factors(cell) is None:
         return lambda weights: weights
     return lambda weights: jax.tree.map(lambda w: w.T if w.ndim == 2 else w, weights)
 
@@ -71,20 +71,28 @@ class Pullbacks(eqx.Module):
 
     varying: list[Array]
     constant: list[Array]
-    parts: Factors = eqx.field(static=True)
+    parts: Factors | Nested = eqx.field(static=True)
     is_varying: tuple[bool, ...] = eqx.field(static=True)
     structure: Any = eqx.field(static=True)
 
-    def at(self, varying: list[Array]) -> tuple[Callable, Callable]:
-        """The pull-backs (of the products, of the combination) at one step, from its slice of `varying`."""
+    def at(self, varying: list[Array]) -> tuple[Callable, Callable | None, PyTree[Array]]:
+        """The pull-backs of the combination and of the products at one step, from its slice of `varying`. Of a `Nested`
+        cell: that of the whole step, `None`, and what its parameters met."""
         rest, same = iter(varying), iter(self.constant)
         return jax.tree.unflatten(self.structure, [next(rest) if v else next(same) for v in self.is_varying])
 
+    @property
+    def met(self) -> PyTree[Array]:
+        """What a `Nested` cell's parameters met, at every step."""
+        return self.at(self.varying)[2]
+
     def back(self, varying: list[Array], r: PyTree[Array]) -> PyTree[Array]:
         """Jᵀ r for one step, J = ∂s_{t+1}/∂s_t."""
-        products, combine = self.at(varying)
+        combine, products, _ = self.at(varying)
         _, dp, direct = combine(r)
-        _, through = products(dp)
+        if products is None:
+            return direct
+        (through,) = products(dp)
         return jax.tree.map(jnp.add, direct, through)
 
 
@@ -97,20 +105,28 @@ def forward(network: Network, state, xs) -> tuple[PyTree[Array], PyTree[Array], 
     learned, rebuild = parameters(network.cell)
     turn = turning(network.cell, steps, batch)
     kept = turn(learned)
-    combine = parts.combine if held.is_flat else jax.vmap(parts.combine)
 
-    def linearised(i, state):
-        def products(c, s):
-            return held.together(jax.vmap(partial(parts.products, rebuild(c)))(i, held.apart(s)))
+    # The gradient of the parameters comes later, for all steps at once, and needs nothing from here.
+    def combined(parts: Factors, i, state):
+        def products(s):
+            return held.together(jax.vmap(partial(parts.products, rebuild(turn(kept))))(i, held.apart(s)))
 
-        c = turn(kept)
-        if parts is WHOLE:
-            p, pull_products = jax.vjp(products, c, state)
-        else:  # the gradient of the parameters comes later, for all steps at once, and needs nothing from here
-            p, pull_products = jax.vjp(lambda _, s: products(c, s), (), state)
-        state, pull_combine = jax.vjp(combine, held.together(i), p, state)
-        return state, (pull_products, pull_combine)
+        p, pull_products = jax.vjp(products, state)
+        combine = parts.combine if held.is_flat else jax.vmap(parts.combine)
+        after, pull_combine = jax.vjp(combine, held.together(i), p, state)
+        return after, (pull_combine, pull_products, None)
 
+    def nested(parts: Nested, i, state):
+        def step(real, nudges, s):
+            return jax.vmap(partial(parts.step, rebuild(turn(kept))))(eqx.combine(real, other), nudges, s)
+
+        real, other = eqx.partition(i, eqx.is_inexact_array)
+        lead = jax.tree.leaves(state)[0].shape[:1]
+        nudges = [jnp.zeros((*lead, *n.shape), n.dtype) for n in parts.nudges]
+        after, pull, met = jax.vjp(step, real, nudges, state, has_aux=True)
+        return after, (pull, None, met)
+
+    linearised = partial(nested, parts) if isinstance(parts, Nested) else partial(combined, parts)
     inputs = over_time_and_batch(lambda x: parts.inputs(network.cell, x, steps * batch))(xs)
     first = jax.tree.map(lambda a: a[0], inputs), state
 

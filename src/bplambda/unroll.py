@@ -15,14 +15,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .cells import WHOLE, wide
+from .cells import Nested, wide
 from .network import Network
 from .shapes import checked
 from .timeloop import Layout, Pullbacks, forward, over_time_and_batch, parameters, turning
-
-# So many numbers of the gradients of a cell without parts lie side by side, a few megabytes, before they are added up.
-# One step at a time is slower by a third, and all at once would need room for a copy of the weights for each step.
-TOGETHER = 2**20
 
 
 def ended(last: bool | Bool[Array, ""], tree: PyTree[Array]) -> PyTree[Array]:
@@ -129,7 +125,7 @@ class Unrolled(eqx.Module):
 
         # Unit by unit: the rows of all units of a part of the state at once, since none of them sees another's.
         def local(varying, cotangent):
-            _, combine = self.pullbacks.at(varying)
+            combine, _, _ = self.pullbacks.at(varying)
             _, dp, direct = combine(held.together(cotangent))
             return dp, self.network.flatten(held.apart(direct))
 
@@ -163,24 +159,20 @@ class Unrolled(eqx.Module):
         return jnp.concatenate([earlier, last[None]])
 
     def gradient(self, cotangents: PyTree[Array]) -> Network:
-        """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average."""
-        has_parts = self.pullbacks.parts is not WHOLE
-        total = self._all_at_once(cotangents) if has_parts else self._in_groups(cotangents)
-        mean = jax.tree.map(lambda d: d / self.sizes[1], total)
-        empty = eqx.filter(self.network, eqx.is_inexact_array)
-        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
+        """Σ_t c_tᵀ ∂s_t/∂Ψ, Ψ acting at step t alone, for c_1 … c_K; with the readout's gradient; batch average.
 
-    def _all_at_once(self, cotangents: PyTree[Array]) -> Any:
-        """The gradient of a cell in parts: one large product for each of its weights."""
+        All steps at once: one large product for each of the cell's weights.
+        """
 
         def local(varying, c):
-            _, combine = self.pullbacks.at(varying)
+            combine, _, _ = self.pullbacks.at(varying)
             di, dp, _ = combine(c)
             return di, dp
 
         parts, held = self.pullbacks.parts, self.held
         learned, rebuild = parameters(self.network.cell)
         steps, batch, _ = self.sizes
+        met = self.pullbacks.met if isinstance(parts, Nested) else self.before
         is_tall = jax.tree.map(lambda w: w.ndim == 2 and steps * batch > w.shape[0] > w.shape[1], learned)
 
         def widened(tree: Any) -> Any:
@@ -189,36 +181,15 @@ class Unrolled(eqx.Module):
         def weighted(p: Any) -> tuple[PyTree[Array], PyTree[Array]]:
             cell = rebuild(widened(p))
             inputs = over_time_and_batch(lambda x: parts.inputs(cell, x, steps * batch))(self.xs)
-            products = over_time_and_batch(partial(parts.products, cell))(inputs, self.before)
-            return held.together((inputs, products), lead=1)
+            products = over_time_and_batch(partial(parts.products, cell))(inputs, met)
+            return held.together((eqx.filter(inputs, eqx.is_inexact_array), products), lead=1)
 
         # Products are faster on a CPU if they are wider than tall, and the compiler would turn them round again.
         _, pull = jax.vjp(weighted, widened(learned))
         (total,) = pull(jax.vmap(local)(self.pullbacks.varying, held.together(cotangents, lead=1)))
-        return widened(lax.optimization_barrier(total))
-
-    def _in_groups(self, cotangents: PyTree[Array]) -> Any:
-        """The gradient of a cell without parts: those of some steps side by side, and added up, group by group."""
-
-        def one(at):
-            c, varying = at
-            products, combine = self.pullbacks.at(varying)
-            _, dp, _ = combine(c)
-            return products(dp)[0]
-
-        def some(total, at):
-            return jax.tree.map(lambda a, g: a + jnp.sum(g, axis=0, dtype=a.dtype), total, jax.vmap(one)(at)), None
-
-        learned, _ = parameters(self.network.cell)
-        data, steps = (cotangents, self.pullbacks.varying), self.sizes[0]
-        numbers = sum(p.size for p in jax.tree.leaves(learned))
-        together = min(steps, max(1, TOGETHER // max(1, numbers)))
-        first = steps % together or together
-        total, _ = some(nothing_yet(learned), jax.tree.map(lambda a: a[:first], data))
-        if first < steps:
-            data = jax.tree.map(lambda a: a[first:].reshape(-1, together, *a.shape[1:]), data)
-            total, _ = lax.scan(some, total, data)
-        return as_precise_as(learned, total)
+        mean = jax.tree.map(lambda d: d / batch, widened(lax.optimization_barrier(total)))
+        empty = eqx.filter(self.network, eqx.is_inexact_array)
+        return eqx.tree_at(lambda n: (n.cell, n.readout), empty, (mean, self.readout_gradient))
 
 
 def silent_steps(weights: Any) -> int:

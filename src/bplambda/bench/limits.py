@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
 
 from ..rules.bplambda import BPLambda
 from ..rules.bptt import BPTT
@@ -26,16 +29,27 @@ class AnyCell(eqx.Module):
         return self.cell(x, state)
 
 
+class NestedCell(AnyCell):
+    """The same, with weights that meet what weights have made: each unit has a gain."""
+
+    gain: Array
+
+    def __call__(self, x, state):
+        return jax.tree.map(lambda s: self.gain * s, self.cell(x, state))
+
+
 def limits(effort: Effort) -> Iterator[Row | Now]:
-    """BP(1) in percent of the floor; and against `jax.grad`: BP(1) for a cell that is not known, BPTT as our rule."""
+    """BP(1) in percent of the floor; and against `jax.grad`: BP(1) for cells that are not known, BPTT as our rule."""
     for task, sizes in TASKS.items():
         yield Now(f"floor/{task}")
         sizes = sizes.shrunk(effort.shrink)
         p = problem(sizes)
         data = p.xs, p.ys, p.weights
-        unknown = eqx.tree_at(lambda n: n.cell, p.network, AnyCell(p.network.cell, sizes.inputs, sizes.units))
+        known = p.network.cell, sizes.inputs, sizes.units
+        unknown = {"any-cell": AnyCell(*known), "nested-cell": NestedCell(*known, jnp.ones(sizes.units))}
+        networks = {name: eqx.tree_at(lambda n: n.cell, p.network, cell) for name, cell in unknown.items()}
         beside = {
-            "any-cell": program(whole, unknown, p.synthesiser, BPLambda(**NUMBERS), *data),
+            **{name: program(whole, n, p.synthesiser, BPLambda(**NUMBERS), *data) for name, n in networks.items()},
             "bptt": program(whole, p.network, None, BPTT(), *data),
             "floor": floor(sizes),
         }
@@ -44,5 +58,5 @@ def limits(effort: Effort) -> Iterator[Row | Now]:
         yield row._replace(
             value=100 * (row.ratio or 0.0), unit="percent of floor", config=row.config | {"ms": row.value}
         )
-        for contender in ("any-cell", "bptt"):
+        for contender in (*networks, "bptt"):
             yield compared(f"gradient-{contender}/{task}/vs-jax-bptt", times, contender, "jax-bptt", config)

@@ -58,8 +58,8 @@ def gradient(found: Found) -> str:
 
 
 def beside(found: Found) -> str:
-    head = ["against `jax.grad`", "BP(1), known cell", "BP(1), any cell", "our `BPTT()`"]
-    kinds = ("gradient", "gradient-any-cell", "gradient-bptt")
+    head = ["against `jax.grad`", "BP(1), known cell", "BP(1), unknown cell", "unknown and nested", "our `BPTT()`"]
+    kinds = ("gradient", "gradient-any-cell", "gradient-nested-cell", "gradient-bptt")
     return _table(head, ([task, *(_ratio(found, f"{k}/{task}/vs-jax-bptt") for k in kinds)] for task in TASKS))
 
 

@@ -106,11 +106,12 @@ def _epoch(run: Run, v: Varied, data: Data, state: State):
 
 def _error(network: Network, digits: Digits, length: int) -> Float[Array, ""]:
     """The share of images that are classified wrongly. Nobody is told anything."""
-    is_told, step_of = isinstance(network.cell, Told), factors(network.cell).step
+    is_told, parts = isinstance(network.cell, Told), factors(network.cell)
+    assert parts is not None  # it is an LSTM
 
     def wrong(digit: Digits):
         def step(state, x):
-            return step_of(network.cell, (x, jnp.zeros(1)) if is_told else x, state), None
+            return parts.step(network.cell, (x, jnp.zeros(1)) if is_told else x, state), None
 
         xs = seqmnist.pieces(digit.images[None], length)[:, 0]
         state, _ = jax.lax.scan(step, network.zero_state(), xs)
