@@ -11,6 +11,7 @@ from jaxtyping import Array
 from ..rules.bplambda import BPLambda
 from ..rules.bptt import BPTT
 from .baselines.floor import floor, flops
+from .baselines.jax_bptt import jax_bptt
 from .effort import Effort
 from .gradient import NUMBERS, compared, ours, settings, whole
 from .measure import Now, Row, in_turn
@@ -50,6 +51,7 @@ def limits(effort: Effort) -> Iterator[Row | Now]:
         networks = {name: eqx.tree_at(lambda n: n.cell, p.network, cell) for name, cell in unknown.items()}
         beside = {
             **{name: program(whole, n, p.synthesiser, BPLambda(**NUMBERS), *data) for name, n in networks.items()},
+            "nested-jax": program(jax_bptt, networks["nested-cell"], *data),
             "bptt": program(whole, p.network, None, BPTT(), *data),
             "floor": floor(sizes),
         }
@@ -58,5 +60,6 @@ def limits(effort: Effort) -> Iterator[Row | Now]:
         yield row._replace(
             value=100 * (row.ratio or 0.0), unit="percent of floor", config=row.config | {"ms": row.value}
         )
-        for contender in (*networks, "bptt"):
-            yield compared(f"gradient-{contender}/{task}/vs-jax-bptt", times, contender, "jax-bptt", config)
+        for contender, baseline in {"any-cell": "jax-bptt", "nested-cell": "nested-jax", "bptt": "jax-bptt"}.items():
+            row = compared(f"gradient-{contender}/{task}/vs-jax-bptt", times, contender, baseline, config)
+            yield row._replace(baseline="jax-bptt")  # of the same network
