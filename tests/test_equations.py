@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import lax
 
 import bplambda as bp
@@ -168,6 +170,13 @@ def mixed_by_the_input(w, x, s):
     return lower, jnp.where(x[0] > 0, jnp.tanh(w["between"] @ (by[1] * lower)), upper)
 
 
+def added_before_products(w, x, s):
+    """What the input makes with weights goes through a product, and then through others."""
+    h, c = s
+    h = jnp.tanh(w["hh"] @ (h + w["ih"] @ x + w["b"]))
+    return h, jnp.tanh(w["between"] @ (h + w["ih"] @ x) + c)
+
+
 def masked(w, x, h):
     """Among the weights one that is none."""
     return jnp.tanh(w["hh"] @ jnp.where(w["mask"] > 0, jnp.tanh(w["hh"] @ h), h) + w["ih"] @ x)
@@ -211,6 +220,7 @@ KINDS = [
     Kind(normalised_after, PLAIN | {"scale": (H,), "between": (H, 3 * H)}, "nested", PAIR),
     Kind(looked_up, {"hh": (H, H), "table": (4, H)}, "nested"),
     Kind(mixed_by_the_input, {"hh": (H, H), "between": (H, H), "by_x": (2 * H, IN)}, "nested", PAIR),
+    Kind(added_before_products, PLAIN | {"between": (H, H)}, "nested", PAIR),
     Kind(masked, {"hh": (H, H), "ih": (H, IN), "mask": (H,)}, "nested"),
     Kind(of_fixed_decay, {"ih": (H, IN)}, "by number"),
     Kind(forgetful, {"ih": (H, IN)}, "by number"),
@@ -237,6 +247,17 @@ def test_parts_are_found_where_there_are_some(kind):
     assert found == kind.found
 
 
+def plain_loss(network, xs, ys):
+    def step(s, at):
+        s = network.cell(at[0], s)
+        return s, network.loss(network.readout(network.output(s)), at[1])
+
+    def one(xs, ys):
+        return jnp.sum(lax.scan(step, network.zero_state(), (xs, ys))[1])
+
+    return jnp.mean(jax.vmap(one, in_axes=1)(xs, ys))
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.equations.__name__)
 def test_gradients_are_those_of_the_cell_as_it_is(kind, monkeypatch):
     network, rng = network_of(kind), np.random.default_rng(1)
@@ -248,18 +269,8 @@ def test_gradients_are_those_of_the_cell_as_it_is(kind, monkeypatch):
         rules = [bp.BPTT(), bp.TruncatedBPTT(2), bp.BPLambda(0.7, 0.9, 0.5)]
         return eqx.filter_jit(lambda: [bp.sequence_gradients(network, synthesiser, r, xs, ys)[0] for r in rules])()
 
-    def plain_loss(network):
-        def step(s, at):
-            s = network.cell(at[0], s)
-            return s, network.loss(network.readout(network.output(s)), at[1])
-
-        def one(xs, ys):
-            return jnp.sum(lax.scan(step, network.zero_state(), (xs, ys))[1])
-
-        return jnp.mean(jax.vmap(one, in_axes=1)(xs, ys))
-
     taken = found()
-    assert distance(taken[0].network, eqx.filter_jit(eqx.filter_grad(plain_loss))(network)) < 1e-12
+    assert distance(taken[0].network, eqx.filter_jit(eqx.filter_grad(plain_loss))(network, xs, ys)) < 1e-12
     for other in (in_one_piece, lambda cell, x, s: _nested(_traced(cell, x, s))):
         monkeypatch.setattr("bplambda.timeloop.taken_apart", other)
         jax.clear_caches()
@@ -293,3 +304,48 @@ def test_what_a_cell_prints_is_printed(capfd):
     seen = dict.fromkeys(capfd.readouterr().out.splitlines())  # the first step may be there twice
     assert list(seen) == [f"saw {t}.0" for t in range(5)]
     assert distance(found.cell, gradients(plain)) < 1e-12
+
+
+# What a cell may do next with two of the vectors that it has, a and b; w is a matrix and v a vector of its weights.
+OPERATIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "product": lambda w, v, a, b: w @ a,
+    "gain": lambda w, v, a, b: v * a,
+    "bias": lambda w, v, a, b: a + v,
+    "quotient": lambda w, v, a, b: a / (2 + v * v),
+    "sum": lambda w, v, a, b: a - b,
+    "gate": lambda w, v, a, b: a * jax.nn.sigmoid(b),
+    "tanh": lambda w, v, a, b: jnp.tanh(a),
+    "relu": lambda w, v, a, b: jax.nn.relu(a) + 0.1 * b,
+    "norm": lambda w, v, a, b: (a - a.mean()) / jnp.sqrt(a.var() + 0.1),
+    "both": lambda w, v, a, b: (w @ jnp.concatenate([a, b])[::2]) + jnp.split(jnp.concatenate([b, a]), 2)[0],
+    "choice": lambda w, v, a, b: jnp.where(a > v, a, b),
+    "decay": lambda w, v, a, b: jnp.exp(-jnp.abs(v)) * a + (1 - jnp.exp(-jnp.abs(v))) * b,
+    "loop": lambda w, v, a, b: lax.fori_loop(0, 2, lambda _, h: jnp.tanh(w @ h + b), a),
+}
+
+
+@st.composite
+def made_up_cells(draw):
+    """A cell of a few operations, each on what there is by then: two vectors of state, one of the input's, what came
+    before."""
+    steps = draw(st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), *(st.integers(0, 9),) * 2), max_size=7))
+    ends = draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
+
+    def equations(w, x, s):
+        known = [*s, w["ih"] @ x, x[:1] * jnp.ones(H)]
+        for n, (name, a, b) in enumerate(steps):
+            found = OPERATIONS[name](w[f"w{n}"], w[f"v{n}"], known[-1 - a % len(known)], known[-1 - b % len(known)])
+            known.append(found)
+        return tuple(jnp.tanh(known[-1 - end % len(known)]) for end in ends)
+
+    shapes = {"ih": (H, IN)} | {f"w{n}": (H, H) for n in range(len(steps))} | {f"v{n}": (H,) for n in range(len(steps))}
+    return Kind(equations, shapes, "parts", PAIR)
+
+
+@settings(max_examples=10, deadline=None)
+@given(kind=made_up_cells(), seed=st.integers(0, 99))
+def test_made_up_cells_have_their_gradients(kind, seed):
+    network, rng = network_of(kind, seed), np.random.default_rng(seed)
+    xs, ys = jnp.asarray(rng.normal(size=(STEPS, BATCH, IN))), jnp.asarray(rng.normal(size=(STEPS, BATCH, 2)))
+    gradients, _ = bp.sequence_gradients(network, None, bp.BPTT(), xs, ys)
+    assert distance(gradients.network, eqx.filter_jit(eqx.filter_grad(plain_loss))(network, xs, ys)) < 1e-10

@@ -172,16 +172,22 @@ class Unrolled(eqx.Module):
         parts, held = self.pullbacks.parts, self.held
         learned, rebuild = parameters(self.network.cell)
         steps, batch, _ = self.sizes
-        met = self.pullbacks.met if isinstance(parts, Nested) else self.before
         is_tall = jax.tree.map(lambda w: w.ndim == 2 and steps * batch > w.shape[0] > w.shape[1], learned)
 
         def widened(tree: Any) -> Any:
             return jax.tree.map(lambda w, tall: w.T if tall else w, tree, is_tall)
 
+        def made_of(cell: Any) -> PyTree[Array]:
+            return over_time_and_batch(lambda x: parts.inputs(cell, x, steps * batch))(self.xs)
+
         def weighted(p: Any) -> tuple[PyTree[Array], PyTree[Array]]:
             cell = rebuild(widened(p))
-            inputs = over_time_and_batch(lambda x: parts.inputs(cell, x, steps * batch))(self.xs)
-            products = over_time_and_batch(partial(parts.products, cell))(inputs, met)
+            inputs = made_of(cell)
+            # The gradient by the inputs of a nested step is that by all that they do in it, products among it.
+            at = (
+                (made_of(self.network.cell), self.pullbacks.met) if isinstance(parts, Nested) else (inputs, self.before)
+            )
+            products = over_time_and_batch(partial(parts.products, cell))(*at)
             return held.together((eqx.filter(inputs, eqx.is_inexact_array), products), lead=1)
 
         # Products are faster on a CPU if they are wider than tall, and the compiler would turn them round again.
