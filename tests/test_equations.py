@@ -173,7 +173,7 @@ def mixed_by_the_input(w, x, s):
 def added_before_products(w, x, s):
     """What the input makes with weights goes through a product, and then through others."""
     h, c = s
-    h = jnp.tanh(w["hh"] @ (h + w["ih"] @ x + w["b"]))
+    h = jnp.tanh(w["hh"] @ (h + w["ih"] @ x))
     return h, jnp.tanh(w["between"] @ (h + w["ih"] @ x) + c)
 
 
