@@ -277,6 +277,18 @@ def test_gradients_are_those_of_the_cell_as_it_is(kind, monkeypatch):
         assert distance(taken, found()) < 1e-12
 
 
+@pytest.mark.parametrize("equations", [peepholes, normalised_after, looked_up])
+def test_nested_cells_may_be_cut_into_windows(equations):
+    kind = next(kind for kind in KINDS if kind.equations is equations)
+    network, rng = network_of(kind), np.random.default_rng(2)
+    xs, ys = jnp.asarray(rng.normal(size=(STEPS, BATCH, IN))), jnp.asarray(rng.normal(size=(STEPS, BATCH, 2)))
+    synthesiser = jax.tree.map(lambda a: a + 0.1, bp.LinearSynthesiser(network.state_size))
+    rule = bp.BPLambda(0.7, 0.9, 0.5)
+    whole, *cut = (bp.sequence_gradients(network, synthesiser, rule, xs, ys, window=k)[0] for k in (STEPS, 1, 3))
+    for gradients in cut:
+        assert distance(gradients, whole) < 1e-12
+
+
 def test_known_cells_have_the_parts_that_are_written_down():
     cell = eqx.nn.GRUCell(IN, H, key=jax.random.key(0))
     assert taken_apart(cell, jnp.zeros(IN), jnp.zeros(H)) is factors(cell)
